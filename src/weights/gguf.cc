@@ -344,10 +344,10 @@ std::string path_of_part(const std::string& first, int64_t i, int64_t count) {
 GgufFile::GgufFile(const std::string& path) {
   parts_.push_back(open_part(path));
   const int64_t count = split_number(parts_[0].header, "split.count").value_or(1);
-  if (count < 1 || count > 65535)
-    fail("{}: split.count: expected 1 to 65535 parts, found {}", path, count);
+  if (count < 0 || count > 65535)
+    fail("{}: split.count: expected 0 to 65535 parts, found {}", path, count);
   for (int64_t i = 1; i < count; ++i) parts_.push_back(open_part(path_of_part(path, i, count)));
-  if (count == 1) return;
+  if (count < 2) return;  // 0: parts that were put together again
   std::set<std::string_view> names;
   for (int64_t i = 0; i < count; ++i) {
     const Part& part = parts_[i];

@@ -1,6 +1,7 @@
 // A GGUF file's metadata as the config.json of a Hugging Face directory.
 #include <algorithm>
 #include <cmath>
+#include <set>
 
 #include "base/error.h"
 #include "numerics/math.h"
@@ -42,7 +43,9 @@ class Metadata {
  public:
   explicit Metadata(const GgufFile& file) : file_(file) {
     const json::Value* name = file.find("general.architecture");
-    if (!name || !name->is_string()) fail("{}: general.architecture is missing", file.path());
+    if (!name || !name->is_string())
+      fail("{}: general.architecture: expected a text, found {}", file.path(),
+           name ? json::excerpt(*name) : "nothing");
     const auto* found = std::ranges::find(kArchitectures, name->as_string(), &Architecture::name);
     if (found == std::end(kArchitectures)) {
       std::string known;
@@ -60,7 +63,18 @@ class Metadata {
   std::string key(std::string_view name) const {
     return fmt::format("{}.{}", architecture_->name, name);
   }
-  const json::Value* find(std::string_view name) const { return file_.find(key(name)); }
+  const json::Value* find(std::string_view name) const {
+    known_.insert(key(name));
+    return file_.find(key(name));
+  }
+  void ignore(std::string_view name) const { known_.insert(key(name)); }
+  // Keys of the architecture that nobody has asked for.
+  std::vector<std::string> others() const {
+    std::vector<std::string> names;
+    for (const auto& [name, value] : file_.metadata())
+      if (name.starts_with(key("")) && !known_.contains(name)) names.push_back(name);
+    return names;
+  }
 
   // Of all layers, where a list has one for each.
   int64_t integer(std::string_view name) const {
@@ -74,6 +88,7 @@ class Metadata {
     const json::Value* one = value;
     if (value->is_array() && !value->as_array().empty()) {
       one = &value->as_array()[0];
+      check_one_for_each_layer(name, value->as_array());
       if (std::ranges::any_of(value->as_array(), [&](const auto& other) { return other != *one; }))
         fail("{}: {}: layers of different sizes are not supported", file_.path(), key(name));
     }
@@ -95,6 +110,13 @@ class Metadata {
     return *found;
   }
 
+  void check_one_for_each_layer(std::string_view name, const json::Array& list) const {
+    const json::Value* layers = find("block_count");
+    if (layers && layers->is_integer() && *layers != json::Value(std::ssize(list)))
+      fail("{}: {}: expected one for each of {} layers, found {}", file_.path(), key(name),
+           json::excerpt(*layers), list.size());
+  }
+
   const GgufTensor* tensor(std::string_view name) const {
     for (const GgufFile::Part& part : file_.parts())
       for (const GgufTensor& tensor : part.header.tensors)
@@ -105,6 +127,7 @@ class Metadata {
  private:
   const GgufFile& file_;
   const Architecture* architecture_;
+  mutable std::set<std::string, std::less<>> known_;
 };
 
 // As files hold them: an f32.
@@ -117,17 +140,26 @@ void add_biases(const Metadata& in, json::Value& config) {
   config.set("mlp_bias", in.tensor("blk.0.ffn_gate.bias") != nullptr);
 }
 
-// All but every `pattern`-th layer have the window.
+// All but every `pattern`-th layer have the window, or those that a list says.
 void add_windows(const Metadata& in, json::Value& config, int64_t pattern) {
+  constexpr const char* kPattern = "attention.sliding_window_pattern";
   config.set("sliding_window", in.integer("attention.sliding_window"));
-  if (const json::Value* own = in.find("attention.sliding_window_pattern");
-      own && own->is_integer())
-    pattern = in.integer("attention.sliding_window_pattern");
+  const json::Value* own = in.find(kPattern);
+  const json::Array* list = own && own->is_array() ? &own->as_array() : nullptr;
+  if (list)
+    in.check_one_for_each_layer(kPattern, *list);
+  else
+    pattern = in.find_integer(kPattern).value_or(pattern);
   json::Array types;
   const int64_t layers = config.find("num_hidden_layers")->as_integer();
-  for (int64_t i = 0; i < std::min<int64_t>(layers, 1 << 12); ++i)
-    types.push_back((i + 1) % std::max<int64_t>(pattern, 1) ? "sliding_attention"
-                                                            : "full_attention");
+  for (int64_t i = 0; i < std::min<int64_t>(layers, 1 << 12); ++i) {
+    if (list && !(*list)[static_cast<size_t>(i)].is_bool())
+      fail("{}: {}: expected a number, or true or false for each layer, found {}", in.file().path(),
+           in.key(kPattern), json::excerpt((*list)[static_cast<size_t>(i)]));
+    const bool is_sliding = list ? (*list)[static_cast<size_t>(i)].as_bool()
+                                 : (i + 1) % std::max<int64_t>(pattern, 1) != 0;
+    types.push_back(is_sliding ? "sliding_attention" : "full_attention");
+  }
   config.set("layer_types", std::move(types));
 }
 
@@ -151,6 +183,8 @@ void add_gemma3(const Metadata& in, json::Value& config) {
   add_score_width(in, config, 62);
   if (const auto cap = in.find_number("final_logit_softcapping"))
     config.set("final_logit_softcapping", *cap);
+  if (const auto theta = in.find_number("rope.freq_base_swa"))
+    config.set("rope_local_base_freq", *theta);
 }
 
 void add_granite(const Metadata& in, json::Value& config) {
@@ -194,15 +228,32 @@ json::Value llama3_scaling(const Metadata& in, double theta, int64_t head_dim) {
                       {"original_max_position_embeddings", static_cast<int64_t>(kPositions)}};
 }
 
+// A factor without a type is that of linear scaling, as for llama.cpp.
+std::string scaling_type(const Metadata& in) {
+  const json::Value* type = in.find("rope.scaling.type");
+  if (!type) return in.find_number("rope.scaling.factor").value_or(0) != 0 ? "linear" : "none";
+  if (!type->is_string())
+    fail("{}: {}: expected a text, found {}", in.file().path(), in.key("rope.scaling.type"),
+         json::excerpt(*type));
+  return type->as_string();
+}
+
 json::Value rope_scaling(const Metadata& in, double theta, int64_t head_dim) {
-  if (in.tensor("rope_freqs.weight")) return llama3_scaling(in, theta, head_dim);
+  const std::string name = scaling_type(in);
+  if (in.tensor("rope_freqs.weight")) {
+    if (name == "none") return llama3_scaling(in, theta, head_dim);
+    fail("{}: expected no other scaling beside the tensor \"rope_freqs.weight\", found {}",
+         in.file().path(), json::quoted(name));
+  }
   for (const char* other : {"rope_factors_long.weight", "rope_factors_short.weight"})
     if (in.tensor(other))
       fail("{}: tensor {}: factors of long texts are not supported in GGUF files", in.file().path(),
            json::quoted(other));
-  const json::Value* type = in.find("rope.scaling.type");
-  const std::string name = type && type->is_string() ? type->as_string() : "none";
-  if (name == "none") return {};
+  if (name == "none") {
+    in.ignore("rope.scaling.factor");
+    in.ignore("rope.scaling.original_context_length");
+    return {};
+  }
   json::Value scaling =
       json::Object{{"rope_type", name}, {"factor", in.number("rope.scaling.factor")}};
   if (name == "linear") return scaling;
@@ -212,8 +263,7 @@ json::Value rope_scaling(const Metadata& in, double theta, int64_t head_dim) {
   scaling.set("original_max_position_embeddings",
               in.integer("rope.scaling.original_context_length"));
   for (const auto& [from, to] : {std::pair("rope.scaling.yarn_beta_fast", "beta_fast"),
-                                 {"rope.scaling.yarn_beta_slow", "beta_slow"},
-                                 {"rope.scaling.attn_factor", "attention_factor"}})
+                                 {"rope.scaling.yarn_beta_slow", "beta_slow"}})
     if (const auto value = in.find_number(from)) scaling.set(to, *value);
   return scaling;
 }
@@ -251,6 +301,58 @@ int64_t head_size(const Metadata& in) {
   return in.integer("embedding_length") / heads;
 }
 
+// Keys that change nothing, and those that change nothing as long as they have one value.
+struct Harmless {
+  const char* name;
+  json::Value only;  // null: any
+};
+
+const std::vector<Harmless>& harmless_keys() {
+  static const std::vector<Harmless> keys = {
+      {"vocab_size", {}},  // the embedding says
+      {"tensor_data_layout", {}},
+      {"rope.scaling.finetuned", {}},
+      {"attention.layer_norm_epsilon", {}},
+      {"attention.causal", true},
+      {"attention.sliding_window", 0},
+      {"attention.scale", 0.0},
+      {"attention.clamp_kqv", 0.0},
+      {"attention.max_alibi_bias", 0.0},
+      {"attn_logit_softcapping", 0.0},
+      {"final_logit_softcapping", 0.0},
+      {"logit_scale", 1.0},
+      {"embedding_scale", 1.0},
+      {"residual_scale", 1.0},
+      {"pooling_type", 0},
+      {"expert_count", 0},
+      {"expert_used_count", 0},
+      {"nextn_predict_layers", 0},
+      {"rope.scale_linear", 1.0},
+      {"rope.scaling.attn_factor", 1.0},  // beside yarn's own
+      {"rope.scaling.yarn_ext_factor", 1.0},
+      {"rope.scaling.yarn_attn_factor", 1.0},
+      {"rope.scaling.yarn_log_multiplier", 0.0},
+  };
+  return keys;
+}
+
+bool is_harmless(const json::Value& found, const json::Value& only) {
+  if (only.is_null() || found == only) return true;
+  return found.is_number() && only.is_number() && found.as_number() == only.as_number();
+}
+
+// Keys of the architecture that nobody knows go on under their names, for whoever reads the
+// configuration to refuse; those of images, which nobody reads, do not.
+void add_unknown(const Metadata& in, json::Value& config) {
+  for (const Harmless& one : harmless_keys())
+    if (const json::Value* value = in.file().find(in.key(one.name));
+        value && is_harmless(*value, one.only))
+      in.ignore(one.name);
+  for (const std::string& name : in.others())
+    if (!name.starts_with(in.key("vision.")) && !name.starts_with(in.key("mm.")))
+      config.set(name, *in.file().find(name));
+}
+
 }  // namespace
 
 std::string gguf_architecture(std::string_view model_type, std::string_view where) {
@@ -280,6 +382,7 @@ json::Value gguf_config(const GgufFile& file) {
   };
   add_ropes(in, config);
   if (architecture.add) architecture.add(in, config);
+  add_unknown(in, config);
   return config;
 }
 

@@ -1,6 +1,7 @@
 // GGUF files: what the writer writes is read back, and what is no such file gets a sentence.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstring>
 #include <map>
 
@@ -51,6 +52,22 @@ class Gguf : public testing::Test {
     ThreadPool pool(2);
     const std::string path = files_ / name;
     write_gguf(path, small_content(), small_source(), pool);
+    return path;
+  }
+  // With other metadata, or more.
+  std::string write_with(std::vector<GgufKey> keys) {
+    GgufContent content = small_content();
+    for (GgufKey& key : keys) {
+      const auto same = std::ranges::find(content.metadata, key.name, &GgufKey::name);
+      if (same == content.metadata.end())
+        content.metadata.push_back(std::move(key));
+      else
+        *same = std::move(key);
+    }
+    ThreadPool pool(1);
+    const std::string path = files_ / "other.gguf";
+    std::filesystem::remove(path);
+    write_gguf(path, content, small_source(), pool);
     return path;
   }
   // What is said of the file with other bytes at a place.
@@ -128,13 +145,7 @@ TEST_F(Gguf, ThatIsBrokenGetsASentence) {
 
 TEST_F(Gguf, OfAnotherKindIsRefusedByName) {
   const auto refused = [&](const char* key, json::Value value) {
-    GgufContent content = small_content();
-    for (GgufKey& one : content.metadata)
-      if (one.name == key) one.value = std::move(value);
-    ThreadPool pool(1);
-    const std::string path = files_ / "other.gguf";
-    std::filesystem::remove(path);
-    write_gguf(path, content, small_source(), pool);
+    const std::string path = write_with({{key, std::move(value)}});
     return error_of([&] {
       open_hf_directory(path);
       model_texts(path);
@@ -144,6 +155,70 @@ TEST_F(Gguf, OfAnotherKindIsRefusedByName) {
   expect_message(refused("tokenizer.ggml.model", "bert"), "found \"bert\"");
   expect_message(refused("tokenizer.ggml.pre", "unheard-of"), "found \"unheard-of\"");
   expect_message(refused("tokenizer.ggml.eos_token_id", 9), "an id below 4");
+  expect_message(refused("general.architecture", 5), "expected a text, found 5");
+  expect_message(refused("llama.attention.head_count", json::Array{4, 4}), "each of 1 layers");
+  expect_message(refused("llama.block_count", json::Array{1, 2}), "different sizes");
+  expect_message(refused("split.count", -1), "0 to 65535 parts");
+}
+
+// llama-gguf-split --merge leaves a count of 0.
+TEST_F(Gguf, ThatWasPutTogetherAgainHasNoParts) {
+  EXPECT_EQ(GgufFile(write_with({{"split.count", 0}})).parts().size(), 1u);
+}
+
+// Metadata that nobody reads goes on under its name, so that it is refused as in a config.json,
+// but for values that change nothing.
+TEST_F(Gguf, KeysThatNobodyKnowsAreNotLost) {
+  const auto config_with = [&](std::vector<GgufKey> keys) {
+    return open_hf_directory(write_with(std::move(keys))).config;
+  };
+  const auto f32 = GgufKey::Number::f32;
+  const std::vector<GgufKey> known = {{"llama.attention.clamp_kqv", 0.0, f32},
+                                      {"llama.attention.sliding_window", 0},
+                                      {"llama.expert_count", 0},
+                                      {"llama.attention.causal", true},
+                                      {"llama.vocab_size", 4},
+                                      {"llama.rope.scaling.type", "none"},
+                                      {"llama.rope.scaling.factor", 4.0, f32},
+                                      {"llama.mm.tokens", 7}};
+  EXPECT_EQ(config_with(known), open_hf_directory(path_).config);
+  for (const GgufKey& key : std::vector<GgufKey>{{"llama.attention.clamp_kqv", 8.0, f32},
+                                                 {"llama.attention.sliding_window", 64},
+                                                 {"llama.expert_count", 8},
+                                                 {"llama.attention.causal", false},
+                                                 {"llama.pooling_type", 3},
+                                                 {"llama.logit_scale", 0.5, f32},
+                                                 {"llama.rope.scaling.attn_factor", 2.0, f32},
+                                                 {"llama.unheard-of", "of"}})
+    EXPECT_TRUE(config_with({key}).find(key.name)) << key.name;
+}
+
+TEST_F(Gguf, AFactorWithoutATypeScalesLinearly) {
+  const auto f32 = GgufKey::Number::f32;
+  const json::Value config =
+      open_hf_directory(write_with({{"llama.rope.scaling.factor", 4.0, f32}})).config;
+  const json::Value linear = json::Object{{"rope_type", "linear"}, {"factor", 4.0}};
+  EXPECT_EQ(*config.find("rope_scaling"), linear);
+}
+
+TEST_F(Gguf, WindowsOfLayersMayBeAList) {
+  std::vector<GgufKey> keys = {
+      {"general.architecture", "gemma3"},
+      {"gemma3.attention.sliding_window", 8},
+      {"gemma3.rope.freq_base_swa", 5000.0, GgufKey::Number::f32},
+      {"gemma3.attention.sliding_window_pattern", json::Array{false, true, true}}};
+  for (const GgufKey& one : small_content().metadata)
+    if (one.name.starts_with("llama.")) {
+      keys.push_back(one);
+      keys.back().name = "gemma3." + one.name.substr(6);
+      if (one.name == "llama.block_count") keys.back().value = 3;
+    }
+  const json::Value config = open_hf_directory(write_with(keys)).config;
+  const json::Array types = {"full_attention", "sliding_attention", "sliding_attention"};
+  EXPECT_EQ(*config.find("layer_types"), json::Value(types));
+  EXPECT_EQ(*config.find("rope_local_base_freq"), json::Value(5000.0));
+  keys[3].value = json::Array{true};
+  expect_message(error_of([&] { open_hf_directory(write_with(keys)); }), "each of 3 layers");
 }
 
 }  // namespace
