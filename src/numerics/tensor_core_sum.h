@@ -27,8 +27,10 @@ constexpr Parts split(uint32_t bits, int exponent_bits, int fraction_bits) {
   return {negative ? -magnitude : magnitude, (field ? field : 1) - bias};
 }
 
-// significand * 2^shift, truncated toward zero.
+// significand * 2^shift, truncated toward zero. Zero has an exponent, too, which may be far above
+// that of what counts.
 constexpr int64_t scale(int64_t significand, int shift) {
+  if (significand == 0) return 0;
   if (shift >= 0) return significand << shift;
   if (shift < -62) return 0;
   const int64_t magnitude = significand < 0 ? -significand : significand;

@@ -15,6 +15,7 @@
 #include "numerics/hopper_step.h"
 #include "numerics/int8.h"
 #include "numerics/logits_hash.h"
+#include "numerics/tensor_core_sum.h"
 
 namespace invar {
 namespace {
@@ -137,6 +138,10 @@ TEST(Hopper, EveryRecordedCaseIsReproduced) {
     EXPECT_EQ(different, 0) << name;
   }
 }
+
+// A step of zeros: its largest exponent is far below that of a zero of e4m3.
+static_assert(tensor_core::scale(0, 128) == 0 && tensor_core::scale(-3, 2) == -12 &&
+              tensor_core::scale(-7, -1) == -3 && tensor_core::scale(1, -63) == 0);
 
 // The same of their steps of e4m3; the control: those of another precision are others.
 TEST(Hopper, EveryRecordedCaseOfE4m3IsReproduced) {
