@@ -27,7 +27,6 @@ import pathlib
 import re
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
@@ -35,6 +34,8 @@ import time
 import urllib.request
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
+sys.path.insert(0, str(ROOT / "tests/server"))
+from served import free_port
 KINDS = {"sh", "sh server", "sh long", "sh gpu", "python", "python invar", "python torch", "js"}
 PACKAGE_KINDS = {"python invar": "python", "python torch": "torch_python"}  # by the argument that runs them
 OTHER_LANGUAGES = {"json", "toml", "c++", "cpp", "cmake", "text", "ini", "dockerfile", "yaml"}
@@ -77,12 +78,6 @@ def check_links(page, text):
     for link in re.finditer(r"\]\(([^)#\s]+)(?:#[^)]*)?\)", re.sub(r"```.*?```", "", text, flags=re.S)):
         if "://" not in link[1] and not (ROOT / page).parent.joinpath(link[1]).exists():
             raise Failure(f"{page}: expected a file at the link {link[1]}, found none")
-
-
-def free_port():
-    with socket.socket() as s:
-        s.bind(("127.0.0.1", 0))
-        return s.getsockname()[1]
 
 
 class Page:

@@ -17,7 +17,7 @@ async def last(stream):
 
 class AsyncTest(unittest.IsolatedAsyncioTestCase):
     async def asyncSetUp(self):
-        self.llm = tiny(kind=invar.AsyncLLM)
+        self.llm = tiny(kind=invar.AsyncLLM, max_model_len=4096)
 
     async def asyncTearDown(self):
         self.llm.shutdown()
@@ -44,7 +44,7 @@ class AsyncTest(unittest.IsolatedAsyncioTestCase):
 
     async def test_errors_go_to_whoever_asked(self):
         with self.assertRaises(ValueError):
-            await last(self.llm.generate(list(range(300)) + [1] * 300, SamplingParams(max_tokens=4)))
+            await last(self.llm.generate(list(range(300)) + [1] * 4000, SamplingParams(max_tokens=4)))
         self.assertEqual(len((await last(self.llm.generate("a", SamplingParams(max_tokens=4, ignore_eos=True)))).outputs[0].token_ids), 4)
 
     async def test_who_stops_to_listen_cancels(self):
@@ -55,20 +55,32 @@ class AsyncTest(unittest.IsolatedAsyncioTestCase):
         await self.llm.sleep()
         await self.llm.wake_up()
 
+    def begin(self, params, name=None):
+        """A task with an answer's last output, and what is set at its first."""
+        begun = asyncio.Event()
+
+        async def answer():
+            async for output in self.llm.generate("hello", params, *([name] if name else [])):
+                begun.set()
+                found = output
+            return found
+
+        return asyncio.create_task(answer()), begun
+
     async def test_abort_and_pauses(self):
-        params = SamplingParams(max_tokens=200, seed=1, ignore_eos=True)
-        task = asyncio.create_task(last(self.llm.generate("hello", params, "one")))
-        await asyncio.sleep(0.02)
+        params = SamplingParams(max_tokens=2000, seed=1, ignore_eos=True)  # they go on when this thread comes to pause them
+        task, begun = self.begin(params, "one")
+        await begun.wait()
         await self.llm.abort("one")
         self.assertEqual((await task).outputs[0].finish_reason, "abort")
-        kept = asyncio.create_task(last(self.llm.generate("hello", params)))
-        await asyncio.sleep(0.01)
+        kept, begun = self.begin(params)
+        await begun.wait()
         await self.llm.pause_generation("keep")
         late = asyncio.create_task(last(self.llm.generate("a", params)))
         await asyncio.sleep(0.1)
         self.assertFalse(kept.done() or late.done())
         await self.llm.resume_generation()
-        with tiny() as offline:
+        with tiny(max_model_len=4096) as offline:
             expected = offline.generate(["hello", "a"], params, use_tqdm=False)
         self.assertEqual((await kept).outputs, expected[0].outputs)
         self.assertEqual((await late).outputs, expected[1].outputs)
@@ -77,8 +89,8 @@ class AsyncTest(unittest.IsolatedAsyncioTestCase):
         params = SamplingParams(max_tokens=30, seed=1, ignore_eos=True)
         with tiny(seed=8) as other:
             expected, weights = other.generate("hello", params, False)[0], list(other.named_weights())
-        running = asyncio.create_task(last(self.llm.generate("hello", params)))
-        await asyncio.sleep(0.01)
+        running, begun = self.begin(params)
+        await begun.wait()
         await self.llm.pause_generation("wait")
         held = asyncio.create_task(last(self.llm.generate("hello", params)))
         await self.llm.update_weights(weights, "8")

@@ -19,7 +19,6 @@ import pathlib
 import random
 import re
 import signal
-import socket
 import sqlite3
 import subprocess
 import sys
@@ -28,18 +27,13 @@ import threading
 import time
 
 from mpi_test import mpirun, ranks_of
+from served import free_port
 
 os.environ["INVAR_HOME"] = "/nonexistent"  # without MODEL the made one, whatever is bundled
 DONE = b"data: [DONE]\n\n", b'event: message_stop\ndata: {"type": "message_stop"}\n\n'  # how streams end
 CONTROLS = 8  # answers whose seeds only the first journal keeps
 MODEL_FLAGS = ["--threads", "1", "--max-model-len", "512", "--max-num-seqs", "16", "--kv-cache-memory", "0.05",
                "--served-model-name", "tiny"]
-
-
-def free_port():
-    with socket.socket() as s:
-        s.bind(("127.0.0.1", 0))
-        return s.getsockname()[1]
 
 
 def children(pid):

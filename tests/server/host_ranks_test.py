@@ -12,17 +12,11 @@ import sys
 import unittest
 
 from mpi_hosts import HOSTS, make_hosts
-from served import FAST, Served
+from served import FAST, Served, free_port
 
 INVAR = None
 PROMPT = "It was a dark and stormy night"
 SECRET = "0123456789abcdef0123456789abcdef"
-
-
-def free_port():
-    with socket.socket() as s:
-        s.bind(("127.0.0.1", 0))
-        return s.getsockname()[1]
 
 
 def command(*flags):

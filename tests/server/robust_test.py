@@ -4,15 +4,17 @@ import concurrent.futures
 import json
 import os
 import pathlib
+import re
 import select
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
 import time
 import unittest
 
-from served import FAST, Served, children, fast_and, read_all
+from served import FAST, Endless, Served, children, events, fast_and, read_all
 
 INVAR = None  # the program; set by main
 COMPLETIONS = "/v1/completions"
@@ -187,12 +189,16 @@ class Limits(unittest.TestCase):
 
     def test_what_requests_hold_is_bounded(self):
         """Each holds 1.5 MiB: the automaton of its stop strings."""
-        served = Served(INVAR, "--max-queued-mib", "8", "--max-num-seqs", "1")
+        served = Endless(INVAR, "--max-queued-mib", "8", "--max-num-seqs", "1")
         self.addCleanup(served.stop)
         stops = [f"{i:02}" + "ab" * 511 for i in range(64)]
+        ask = lambda i: served.ask("POST", COMPLETIONS, dict(prompt="x", max_tokens=300, ignore_eos=True, seed=i, stop=stops))[0]
+        first = served.begin()  # has the only place
         with concurrent.futures.ThreadPoolExecutor(12) as pool:
-            ask = lambda i: served.ask("POST", COMPLETIONS, dict(prompt="x", max_tokens=300, ignore_eos=True, seed=i, stop=stops))[0]
-            self.assertEqual(set(pool.map(ask, range(12))), {200, 429})
+            asked = [pool.submit(ask, i) for i in range(12)]
+            served.wait_until(lambda: served.metric("vllm:num_requests_waiting") + sum(one.done() for one in asked) == 12)
+            first.close()
+            self.assertEqual({one.result() for one in asked}, {200, 429})
         self.assertEqual(ask(1), 200)  # what was held is free again
 
     def test_routed_experts_count_before_they_are_kept(self):
@@ -218,21 +224,31 @@ class Shares(unittest.TestCase):
 
     def beside_a_flood(self, *flags):
         """How many tokens the flood got while the other key's request was answered, and the status of a large one."""
-        served = Served(INVAR, "--api-key", "a", "--api-key", "b", "--max-num-seqs", "4", "--max-queued-requests", "64", *flags)
+        served = Served(INVAR, "--api-key", "a", "--api-key", "b", "--max-num-seqs", "4", "--max-queued-requests", "64",
+                        "--max-model-len", "1024", *flags)
         self.addCleanup(served.stop)
-        a, b = ({"Authorization": f"Bearer {key}"} for key in "ab")
-        flood = [served.raw(f"POST {COMPLETIONS} HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer a\r\nContent-Length: {len(body)}\r\n\r\n".encode() + body)
-                 for body in [json.dumps(dict(prompt="x", max_tokens=400, ignore_eos=True, priority=-1000, n=4)).encode()] * 16]
+
+        def request(method, path, key, **body):
+            data = json.dumps(body) if body else ""
+            return f"{method} {path} HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {key}\r\nContent-Length: {len(data)}\r\n\r\n{data}".encode()
+
+        flood = [served.raw(request("POST", COMPLETIONS, "a", prompt="x", max_tokens=800, ignore_eos=True, priority=-1000, n=4)) for _ in range(16)]
+        refused = lambda: [connection for connection in select.select(flood, [], [], 0)[0] if connection.recv(12, socket.MSG_PEEK) == b"HTTP/1.1 429"]
         served.wait_until(lambda: served.metric("vllm:num_requests_running") == 4)
-        time.sleep(0.2)
-        refused = [connection for connection in select.select(flood, [], [], 0)[0] if connection.recv(12) == b"HTTP/1.1 429"]
-        self.assertEqual(bool(refused), not flags)  # a key has half of the places, and these the flood's first
-        before = served.metric("vllm:generation_tokens_total")
-        status, _, answer = served.ask("POST", COMPLETIONS, dict(prompt="y", max_tokens=20, seed=1, ignore_eos=True), b)
-        during = served.metric("vllm:generation_tokens_total") - before
-        for connection in flood:
-            connection.close()
-        return status, during, answer
+        if flags:
+            time.sleep(0.2)
+            self.assertEqual(refused(), [])
+        else:  # a key has half of the places, and these the flood's first
+            served.wait_until(refused)
+        # In one piece: the server's clock, not this test's.
+        metrics = request("GET", "/metrics", "b")
+        connection = served.raw(metrics + request("POST", COMPLETIONS, "b", prompt="y", max_tokens=20, seed=1, ignore_eos=True) + metrics)
+        replies = Replies(connection)
+        (_, before), (head, answer), (_, after) = (replies.next(is_head=False) for _ in range(3))
+        tokens = lambda text: float(re.search(rb"^vllm:generation_tokens_total{[^}]*} (\S+)$", text, re.M)[1])
+        for one in (*flood, connection):
+            one.close()
+        return int(head.split()[1]), tokens(after) - tokens(before), json.loads(answer)
 
     def test_a_key_that_floods_delays_nobody_else(self):
         status, during, answer = self.beside_a_flood()
@@ -245,22 +261,15 @@ class Shares(unittest.TestCase):
         self.assertEqual(alone.post(COMPLETIONS, prompt="y", max_tokens=20, seed=1, ignore_eos=True)["choices"], answer["choices"])
 
     def test_priority_orders_a_key_s_own_requests(self):
-        folder = tempfile.TemporaryDirectory()  # of a model with as many positions as an answer needs that outlasts this test
+        folder = tempfile.TemporaryDirectory()
         self.addCleanup(folder.cleanup)
-        subprocess.run([INVAR, "make-model", folder.name], check=True, capture_output=True)
-        config, log = pathlib.Path(folder.name, "config.json"), pathlib.Path(folder.name, "log")
-        config.write_text(json.dumps({**json.loads(config.read_text()), "max_position_embeddings": 65536}))
-        served = Served(INVAR, command=[INVAR, "serve", folder.name, "--host", "127.0.0.1", "--port", "0", *fast_and(
-            ["--api-key", "a", "--api-key", "b", "--api-key", "c", "--admin-key", "c", "--max-num-seqs", "1", "--max-model-len", "50000",
-             "--log-requests", str(log)])])
+        log = pathlib.Path(folder.name, "log")
+        served = Endless(INVAR, "--api-key", "a", "--api-key", "b", "--api-key", "c", "--admin-key", "c", "--max-num-seqs", "1", "--log-requests", str(log))
         self.addCleanup(served.stop)
         late, soon, other, admin = names = range(1, 5)  # seeds, which the log names
 
-        def body(name, priority, tokens):
-            return dict(prompt="x", seed=name, max_tokens=tokens, ignore_eos=True, priority=priority)
-
         def ask(name, key, priority):
-            served.ask("POST", COMPLETIONS, body(name, priority, 20), {"Authorization": f"Bearer {key}"})
+            served.ask("POST", COMPLETIONS, dict(prompt="x", seed=name, max_tokens=20, ignore_eos=True, priority=priority), {"Authorization": f"Bearer {key}"})
 
         def ended():
             """In the server's order: clients may hear of it in another one."""
@@ -269,10 +278,7 @@ class Shares(unittest.TestCase):
         def live():
             return served.metric("vllm:num_requests_running") + served.metric("vllm:num_requests_waiting")
 
-        # It goes on until its client leaves: however slow this test is, the others find it there.
-        first = served.connect()
-        first.request("POST", COMPLETIONS, json.dumps({**body(0, 0, 49000), "stream": True}), {"Authorization": "Bearer a"})
-        first.getresponse().read(1)
+        first = served.begin({"Authorization": "Bearer a"}, seed=0, priority=0)
         with concurrent.futures.ThreadPoolExecutor(8) as pool:
             for name, key, priority in zip(names, "aabc", (5, -5, 7, -1)):
                 pool.submit(ask, name, key, priority)
@@ -328,17 +334,19 @@ class Signals(unittest.TestCase):
         served = Served(INVAR, "--engine-process")
         self.addCleanup(served.stop)
         body = dict(prompt="x", max_tokens=400, seed=1, ignore_eos=True)
-        alone = served.post(COMPLETIONS, **body)["choices"]
+        texts = lambda data: [event["choices"] for event in events(data)]
+        alone = texts(served.stream(COMPLETIONS, **body))
         connection = served.connect()
-        connection.request("POST", COMPLETIONS, json.dumps(body))
-        served.wait_until(lambda: served.ask("GET", "/load")[2]["server_load"] > 0)
+        connection.request("POST", COMPLETIONS, json.dumps({**body, "stream": True}))
+        reply = connection.getresponse()
+        data = reply.read(100)  # the engine has begun
         engine = children(served.process.pid)
         for process in [served.process.pid] + engine:
             for one in (signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2, signal.SIGALRM, signal.SIGVTALRM, signal.SIGPROF):
                 os.kill(process, one)
-        time.sleep(0.1)
-        self.assertEqual(json.loads(connection.getresponse().read())["choices"], alone)
+        self.assertEqual(texts(data + reply.read()), alone)
         self.assertEqual(children(served.process.pid), engine)
+        served.wait_until(lambda: "SIGHUP is ignored" in served.said())
         self.assertEqual(served.said().count("SIGHUP is ignored"), 1)
         self.assertIsNone(served.process.poll())
 

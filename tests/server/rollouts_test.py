@@ -44,6 +44,10 @@ class Rollouts(unittest.TestCase):
         self.headers = reply_headers
         return answer
 
+    def wait_for_a_request(self):
+        """Until the server has one."""
+        self.served.wait_until(lambda: self.served.ask("GET", "/load")[2]["server_load"] > 0)
+
     def generate(self, tokens=12, **body):
         return self.ask("/generate", {"input_ids": IDS, "return_logprob": True, **body,
                                       "sampling_params": {"max_new_tokens": tokens, "temperature": 0.8, "ignore_eos": True,
@@ -151,7 +155,7 @@ class Rollouts(unittest.TestCase):
             self.assertTrue(self.ask("/is_sleeping", method="GET")["is_sleeping"])
             with concurrent.futures.ThreadPoolExecutor(1) as pool:  # a server that ends wakes up for those who wait
                 late = pool.submit(self.ask, "/generate", one)
-                time.sleep(0.1)
+                self.wait_for_a_request()
                 self.assertEqual(self.served.stop(), 0)
                 self.assertEqual(late.result()["meta_info"]["logits_hash"], bits)
 
@@ -197,7 +201,7 @@ class Rollouts(unittest.TestCase):
         with concurrent.futures.ThreadPoolExecutor(1) as pool:
             running = pool.submit(self.served.ask, "POST", "/generate",
                                   {"input_ids": IDS, "sampling_params": {"max_new_tokens": 4000, "ignore_eos": True}}, KEY)
-            self.served.wait_until(lambda: self.served.ask("GET", "/load")[2]["server_load"] > 0)
+            self.wait_for_a_request()
             self.ask("/pause?mode=abort")
             self.assertEqual((running.result()[0], running.result()[2]["error"]["code"]), (503, "aborted"))
         self.ask("/resume")
@@ -244,7 +248,7 @@ class Rollouts(unittest.TestCase):
         self.ask("/pause?mode=wait")
         with concurrent.futures.ThreadPoolExecutor(1) as pool:
             held = pool.submit(self.generate)
-            time.sleep(0.1)
+            self.wait_for_a_request()
             self.assertEqual(self.served.stop(), 0)
             self.assertEqual(len(held.result()["output_ids"]), 12)
 

@@ -3,6 +3,7 @@ import http.client
 import json
 import os
 import pathlib
+import random
 import re
 import select
 import signal
@@ -18,6 +19,21 @@ FAST = ["--threads", "1", "--max-model-len", "512", "--kv-cache-memory", "0.1", 
 def fast_and(flags):
     """`flags`, and of FAST what they do not say."""
     return [word for pair in zip(FAST[::2], FAST[1::2]) if pair[0] not in flags for word in pair] + list(flags)
+
+
+def free_port():
+    """A port of this machine that nobody listens at, and that the system gives nobody who names none: tests beside this one, whose
+    servers and connections have such ports, do not take it before it is listened at, nor while a server is started again."""
+    first_given = int(pathlib.Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
+    while True:
+        port = random.SystemRandom().randrange(first_given // 2, first_given)
+        with socket.socket() as s:
+            s.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                s.bind(("127.0.0.1", port))
+                return port
+            except OSError:
+                pass  # somebody listens there
 
 
 class Served:
@@ -102,6 +118,34 @@ class Served:
     def resident_bytes(self):
         status = pathlib.Path(f"/proc/{self.process.pid}/status").read_text()
         return int(re.search(r"VmRSS:\s+(\d+) kB", status)[1]) * 1024
+
+
+class Endless(Served):
+    """A server of a made model with so many positions that an answer goes on until its client leaves: however slow a test is, it finds
+    there what it began."""
+
+    def __init__(self, invar, *flags):
+        self.folder = tempfile.TemporaryDirectory(prefix="invar-endless-")
+        subprocess.run([invar, "make-model", self.folder.name], check=True, capture_output=True)
+        config = pathlib.Path(self.folder.name, "config.json")
+        config.write_text(json.dumps({**json.loads(config.read_text()), "max_position_embeddings": 65536}))
+        super().__init__(invar, command=[invar, "serve", self.folder.name, "--host", "127.0.0.1", "--port", "0", "--served-model-name", "m",
+                                         *fast_and([*flags, "--max-model-len", "50000"])])
+
+    def begin(self, headers=None, **more):
+        """A connection with an answer that has begun and has no end."""
+        connection = self.connect()
+        body = {"prompt": "x", "max_tokens": 49000, "ignore_eos": True, "stream": True, **more}
+        connection.request("POST", "/v1/completions", json.dumps(body), headers or {})
+        reply = connection.getresponse()
+        assert reply.status == 200, reply.read()
+        reply.read(1)
+        return connection
+
+    def stop(self, by=signal.SIGTERM):
+        status = super().stop(by)
+        self.folder.cleanup()
+        return status
 
 
 def children(pid):
