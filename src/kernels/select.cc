@@ -42,20 +42,21 @@ constexpr cpu::AttendFunctions kAmxAttend = {cpu::attend_amx, cpu::kAmxTileQueri
 
 template <const cpu::RowFunctions& rows, cpu::RunProduct product,
           const cpu::AttendFunctions& attend, void (*override_hopper)(Kernels&),
-          cpu::RunProduct int8_product, cpu::RunProduct pair_product,
+          cpu::RunProduct int8_product, cpu::RunProduct fp8_product, cpu::RunProduct pair_product,
           const cpu::AttendFunctions& pair_attend>
 void override_kernels(Kernels& kernels) {
   cpu::override_elementwise<rows>(kernels);
   cpu::override_experts<rows>(kernels);
   cpu::override_attention<attend>(kernels);
   cpu::override_matmul<product>(kernels);
-  cpu::override_qkv_product<cpu::matmul<product>, cpu::matmul<int8_product>, rows>(kernels);
+  cpu::override_qkv_product<cpu::matmul<product>, cpu::matmul<int8_product>,
+                            cpu::matmul<fp8_product>, rows>(kernels);
   cpu::override_int8<int8_product>(kernels);
-  cpu::override_fp8(kernels);
+  cpu::override_fp8<fp8_product>(kernels);
   cpu::override_attention<pair_attend, Order::pair>(kernels);
   cpu::override_matmul<pair_product, Order::pair>(kernels);
-  cpu::override_qkv_product<cpu::matmul<pair_product>, cpu::matmul<int8_product>, rows,
-                            Order::pair>(kernels);
+  cpu::override_qkv_product<cpu::matmul<pair_product>, cpu::matmul<int8_product>,
+                            cpu::matmul<fp8_product>, rows, Order::pair>(kernels);
   if (kernels.order == Order::hopper) override_hopper(kernels);
 }
 
@@ -70,16 +71,19 @@ constexpr Implementation kImplementations[] = {
     {"scalar", [] { return true; }, [](Kernels&) {}, [](TrainingKernels&) {}},
     {"avx2", cpu::has_avx2,
      override_kernels<cpu::kAvx2Rows, cpu::product_avx2, kAvx2Attend, hopper::override_avx2,
-                      cpu::int8_best_avx2, cpu::pair_product_avx2, kAvx2PairAttend>,
+                      cpu::int8_best_avx2, cpu::fp8_product_avx2, cpu::pair_product_avx2,
+                      kAvx2PairAttend>,
      override_training<cpu::kAvx2Backward, cpu::product_avx2>},
     {"avx512", cpu::has_avx512,
      override_kernels<cpu::kAvx512Rows, cpu::product_avx512, kAvx512Attend, hopper::override_avx512,
-                      cpu::int8_best_avx512, cpu::pair_best_avx512, kAvx512PairAttend>,
+                      cpu::int8_best_avx512, cpu::fp8_product_avx512, cpu::pair_best_avx512,
+                      kAvx512PairAttend>,
      override_training<cpu::kAvx512Backward, cpu::product_avx512>},
     // Nothing of AMX computes the orders hopper and pair: they stay with AVX-512.
     {"amx", cpu::has_amx,
      override_kernels<cpu::kAmxRows, cpu::product_amx, kAmxAttend, hopper::override_avx512,
-                      cpu::int8_best_amx, cpu::pair_best_avx512, kAvx512PairAttend>,
+                      cpu::int8_best_amx, cpu::fp8_product_avx512, cpu::pair_best_avx512,
+                      kAvx512PairAttend>,
      override_training<cpu::kAmxBackward, cpu::product_amx>},
 };
 

@@ -53,13 +53,8 @@ struct Rows {
   Guarded<RunScale> scales;
 };
 
-const Kernels& table() {
-  static const Kernels kernels = select_kernels(Order::portable, "avx2");
-  return kernels;
-}
-
 // `change`: a bit of the first output's last number, for the control.
-::testing::AssertionResult matmul_agrees(const Case& c, bool change) {
+::testing::AssertionResult matmul_agrees(const Kernels& table, const Case& c, bool change) {
   Random random(c.rows * 7919 + c.n * 104729 + c.k * 31 + c.split_k);
   const Rows x(random, c);
   const Fp8Weight w(random, c.n, c.k, 1, WeightLayout::panels);
@@ -80,11 +75,11 @@ const Kernels& table() {
   run_in_parts(1, [&](const Execution& on) { reference::fp8_matmul(p, on); });
   p.y = found.data();
   if (change) w.bytes[(c.k - 128) * 16] ^= 0x40;
-  run_in_parts(c.parts, [&](const Execution& on) { table().fp8_matmul(p, on); });
+  run_in_parts(c.parts, [&](const Execution& on) { table.fp8_matmul(p, on); });
   return same(expected, found);
 }
 
-::testing::AssertionResult gated_agrees(const Case& c) {
+::testing::AssertionResult gated_agrees(const Kernels& table, const Case& c) {
   Random random(c.rows * 7919 + c.n * 104729 + c.k * 31);
   Case whole = c;
   whole.split_k = 1;
@@ -102,30 +97,39 @@ const Kernels& table() {
                       .curve = c.k % 3 ? Nonlinearity::silu : Nonlinearity::gelu_tanh};
   run_in_parts(1, [&](const Execution& on) { reference::fp8_gated_matmul(p, on); });
   p.out.data = found.data();
-  run_in_parts(c.parts, [&](const Execution& on) { table().fp8_gated_matmul(p, on); });
+  run_in_parts(c.parts, [&](const Execution& on) { table.fp8_gated_matmul(p, on); });
   return same(expected, found);
 }
 
-TEST(Fp8, Products) {
-  if (!is_supported("avx2")) GTEST_SKIP() << "NOT RUN: this machine has no such set";
+class Fp8Products : public ::testing::TestWithParam<std::string> {
+ protected:
+  void SetUp() override {
+    if (!is_supported(GetParam())) GTEST_SKIP() << "NOT RUN: this machine has no such set";
+    table_ = select_kernels(Order::portable, GetParam());
+  }
+  Kernels table_{};
+};
+INSTANTIATE_TEST_SUITE_P(Sets, Fp8Products, ::testing::Values("avx2", "avx512"),
+                         [](const auto& info) { return info.param; });
+
+TEST_P(Fp8Products, AreThoseOfTheDefinition) {
   Random random(1);
   for (const int64_t rows : {1, 2, 3, 15, 16, 17, 33})
     for (int i = 0; i < 3; ++i) {
-      Case c{.rows = rows, .n = 1 + random.below(70), .k = 128 * (1 + random.below(4))};
+      Case c{.rows = rows, .n = 1 + random.below(170), .k = 128 * (1 + random.below(4))};
       c.split_k = 1 << random.below(4);
       if (c.k % (32 * c.split_k)) c.split_k = 4;  // of 32, 64, 96 and 128 columns, and more
       c.bias = random.below(2);
       c.accumulate = random.below(2);
       c.parts = 1 + static_cast<int>(random.below(4));
-      EXPECT_TRUE(matmul_agrees(c, false)) << describe(c);
-      EXPECT_TRUE(gated_agrees(c)) << describe(c);
+      EXPECT_TRUE(matmul_agrees(table_, c, false)) << describe(c);
+      EXPECT_TRUE(gated_agrees(table_, c)) << describe(c);
     }
 }
 
-TEST(Fp8, SeesAChangedNumber) {
-  if (!is_supported("avx2")) GTEST_SKIP() << "NOT RUN: this machine has no such set";
-  EXPECT_FALSE(matmul_agrees({.rows = 20, .n = 40, .k = 128}, true));
-  EXPECT_FALSE(matmul_agrees({.rows = 3, .n = 40, .k = 512, .split_k = 8}, true));
+TEST_P(Fp8Products, SeeAChangedNumber) {
+  EXPECT_FALSE(matmul_agrees(table_, {.rows = 20, .n = 40, .k = 128}, true));
+  EXPECT_FALSE(matmul_agrees(table_, {.rows = 3, .n = 40, .k = 512, .split_k = 8}, true));
 }
 
 // The definition by its words.

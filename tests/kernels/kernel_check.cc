@@ -155,7 +155,8 @@ void KernelTest::SetUp() {
       cpu::override_attention<kEmulatedAttend>(kernels_);
       cpu::override_matmul<cpu::product_amx_emulated>(kernels_);
       cpu::override_qkv_product<cpu::matmul<cpu::product_amx_emulated>,
-                                cpu::matmul<cpu::int8_product_amx_emulated>, cpu::kAmxRowsEmulated>(
+                                cpu::matmul<cpu::int8_product_amx_emulated>,
+                                cpu::matmul<cpu::fp8_product_avx512>, cpu::kAmxRowsEmulated>(
           kernels_);
       cpu::override_attention_backward<cpu::product_amx_emulated, cpu::kAvx512Backward>(
           training_kernels_);

@@ -2,7 +2,6 @@
 // cache. What happens inside a row is one of the sets' RowFunctions.
 #pragma once
 
-#include "kernels/cpu/fp8.h"
 #include "kernels/cpu/row_functions.h"
 #include "kernels/inference.h"
 
@@ -46,7 +45,8 @@ void override_elementwise(Kernels& kernels) {
 
 // The set's products, of what the order adds up, of integers and of e4m3 numbers.
 template <void (*matmul)(const MatmulParams&, const Execution&),
-          void (*int8_matmul)(const MatmulParams&, const Execution&), const RowFunctions& rows,
+          void (*int8_matmul)(const MatmulParams&, const Execution&),
+          void (*fp8_matmul)(const MatmulParams&, const Execution&), const RowFunctions& rows,
           Order order = Order::portable>
 void override_qkv_product(Kernels& kernels) {
   if (kernels.order != order) return;

@@ -93,6 +93,7 @@ RunScale quantise_avx2(const uint16_t* x, int64_t k, int8_t* q);
 
 // Products of e4m3 numbers (numerics 2.2).
 void fp8_product_avx2(const PanelProduct& p);
+void fp8_product_avx512(const PanelProduct& p);
 
 // In the order `pair`, of bf16; the last by an instruction whose steps on 16 words of pairs are
 // those of orders::pair_step where pair_instruction_holds says so.

@@ -72,6 +72,10 @@ inline Bits16 load_u16(const uint16_t* p) {
   return {_mm256_cvtepu16_epi32(_mm_loadu_si128(halves)),
           _mm256_cvtepu16_epi32(_mm_loadu_si128(halves + 1))};
 }
+inline Bits16 load_u8(const void* p) {
+  const __m128i all = _mm_loadu_si128(static_cast<const __m128i*>(p));
+  return {_mm256_cvtepu8_epi32(all), _mm256_cvtepu8_epi32(_mm_srli_si128(all, 8))};
+}
 inline Bits16 four_times(const void* p) {
   const __m256i twice =
       _mm256_broadcastsi128_si256(_mm_loadu_si128(static_cast<const __m128i*>(p)));

@@ -52,6 +52,10 @@ inline Bits16 load_bits(const void* p) {
 inline Bits16 load_u16(const uint16_t* p) {
   return {_mm512_cvtepu16_epi32(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)))};
 }
+// Sixteen bytes, each in the lowest bits of its lane.
+inline Bits16 load_u8(const void* p) {
+  return {_mm512_cvtepu8_epi32(_mm_loadu_si128(static_cast<const __m128i*>(p)))};
+}
 // Sixteen bytes of memory in each four lanes.
 inline Bits16 four_times(const void* p) {
   return {_mm512_broadcast_i32x4(_mm_loadu_si128(static_cast<const __m128i*>(p)))};
