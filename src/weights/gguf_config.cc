@@ -136,7 +136,7 @@ double narrow(double value) {
 }
 
 void add_biases(const Metadata& in, json::Value& config) {
-  config.set("attention_bias", in.tensor("blk.0.attn_q.bias") != nullptr);
+  config.set("attention_bias", in.tensor("blk.0.attn_q.bias") || in.tensor("blk.0.attn_qkv.bias"));
   config.set("mlp_bias", in.tensor("blk.0.ffn_gate.bias") != nullptr);
 }
 

@@ -68,7 +68,7 @@ PackedFormat fp8_format(const json::Value& q, const std::string& where) {
 
 PackedFormat gptq_format(const json::Value& q, const std::string& where) {
   PackedFormat format{.kind = Kind::gptq, .scale = "scales"};
-  const json::Value layout = value_of(q, "checkpoint_format", "gptq");
+  const json::Value layout = value_of(q, "checkpoint_format", value_of(q, "format", "gptq"));
   if (layout != json::Value("gptq") && layout != json::Value("gptq_v2"))
     fail("{}: quantization_config: checkpoint_format: expected gptq or gptq_v2, found {}", where,
          json::excerpt(layout));
@@ -76,12 +76,15 @@ PackedFormat gptq_format(const json::Value& q, const std::string& where) {
   format.group = group_of(value_of(q, "group_size", 128), where);
   format.is_symmetric = value_of(q, "sym", true) == json::Value(true);
   format.is_zero_exact = layout == json::Value("gptq_v2");
+  format.has_order = value_of(q, "desc_act", false) == json::Value(true);
+  expect(value_of(q, "dynamic", json::Object{}), json::Object{}, "dynamic", where);
   return format;
 }
 
 PackedFormat awq_format(const json::Value& q, const std::string& where) {
   PackedFormat format{.kind = Kind::awq, .bits = 4, .is_symmetric = false, .scale = "scales"};
-  expect(value_of(q, "version", "gemm"), "gemm", "version", where);
+  const json::Value version = value_of(q, "version", "gemm");
+  if (version != json::Value("GEMM")) expect(version, "gemm", "version", where);
   expect(value_of(q, "bits", 4), 4, "bits", where);
   expect(value_of(q, "zero_point", true), true, "zero_point", where);
   format.group = group_of(value_of(q, "group_size", 128), where);
@@ -126,6 +129,8 @@ PackedFormat compressed_format(const json::Value& q, const std::string& where) {
   format.bits = bits_in(value_of(weights, "num_bits", 8), where);
   if (format.kind != Kind::packed) expect(format.bits, 8, "num_bits", where);
   format.is_symmetric = value_of(weights, "symmetric", true) == json::Value(true);
+  const json::Value order = value_of(weights, "actorder", false);
+  format.has_order = order == json::Value("group") || order == json::Value(true);
   const json::Value strategy = value_of(weights, "strategy", "channel");
   if (strategy == json::Value("group"))
     format.group = group_of(value_of(weights, "group_size", {}), where);
@@ -235,6 +240,9 @@ const std::vector<const char*>& PackedMatrix::names(const PackedFormat& format) 
   static const std::vector<const char*> compressed = {
       "weight",       "weight_packed",    "weight_scale", "weight_zero_point", "weight_g_idx",
       "weight_shape", "weight_scale_inv", "input_scale",  "input_zero_point"};
+  static const std::vector<const char*> fp8 = {
+      "weight",           "weight_scale", "weight_zero_point",
+      "weight_scale_inv", "input_scale",  "input_zero_point"};
   static const std::vector<const char*> words = {"qweight", "qzeros", "scales", "g_idx"};
   static const std::vector<const char*> nf4 = {"weight",
                                                "weight.absmax",
@@ -243,6 +251,7 @@ const std::vector<const char*>& PackedMatrix::names(const PackedFormat& format) 
                                                "weight.nested_quant_map",
                                                kNf4State};
   if (format.kind == Kind::nf4) return nf4;
+  if (format.kind == Kind::fp8) return fp8;
   return format.kind == Kind::gptq || format.kind == Kind::awq ? words : compressed;
 }
 
@@ -259,10 +268,14 @@ PackedMatrix::PackedMatrix(const PackedFormat& format, const TensorSource& sourc
   const char* order = has_words ? "g_idx" : "weight_g_idx";
   elements_ = read(elements_name(format));
   scales_ = read(format.scale);
-  has_zeros_ = source.has(module + zeros) && !(format.is_symmetric && !has_words);
+  has_zeros_ = has_words || !format.is_symmetric;
   if (has_zeros_) zeros_ = read(zeros);
-  has_order_ = format.kind != Kind::awq && source.has(module + order);
+  const bool can_have_order = format.kind != Kind::awq && format.kind != Kind::fp8;
+  has_order_ = can_have_order && (source.has(module + order) || (format.has_order && format.group));
   if (has_order_) order_ = read(order);
+  const std::vector<int64_t> shape = shape_of(format, source, raw, module);
+  rows_ = shape[0];
+  columns_ = shape[1];
   check_shapes(source, module);
 }
 
@@ -285,6 +298,35 @@ std::vector<int64_t> shape_by(const PackedFormat& format, const Raw& elements) {
   return {first, second};
 }
 
+// What a module says of its own shape, where it does: a row's last word may not be full.
+std::vector<int64_t> said_shape(std::vector<int64_t> shape, int64_t in_word,
+                                const TensorSource& source, const RawTensors& raw,
+                                const std::string& name) {
+  if (!source.has(name)) return shape;
+  const Raw said = raw.read_raw(name);
+  if ((said.dtype != "I64" && said.dtype != "I32") || said.shape != std::vector<int64_t>{2})
+    fail("{}: expected I64 [2], found {} [{}]", source.where(name), said.dtype,
+         fmt::join(said.shape, ", "));
+  int64_t sizes[2];
+  for (int i = 0; i < 2; ++i) {
+    if (said.dtype == "I64")
+      std::memcpy(&sizes[i], said.bytes.data() + i * 8, 8);
+    else
+      sizes[i] = static_cast<int32_t>(word(said, i));
+  }
+  if (sizes[0] != shape[0] || sizes[1] > shape[1] || sizes[1] <= shape[1] - in_word)
+    fail("{}: expected {} and {} to {}, found {} and {}", source.where(name), shape[0],
+         shape[1] - in_word + 1, shape[1], sizes[0], sizes[1]);
+  return {sizes[0], sizes[1]};
+}
+
+// Of a vector also without the size of 1, of one number without any.
+bool has_shape(const Raw& raw, int64_t rows, int64_t columns) {
+  const bool is_vector = raw.shape.size() < 2 && columns == 1;
+  if (is_vector) return raw.shape.empty() ? rows == 1 : raw.shape[0] == rows;
+  return raw.shape == std::vector<int64_t>{rows, columns};
+}
+
 }  // namespace
 
 std::vector<int64_t> PackedMatrix::shape_of(const PackedFormat& format, const TensorSource& source,
@@ -297,7 +339,9 @@ std::vector<int64_t> PackedMatrix::shape_of(const PackedFormat& format, const Te
   const Raw elements = raw.read_raw(name, false);
   if (elements.shape.size() != 2)
     fail("{}: expected a matrix, found [{}]", source.where(name), fmt::join(elements.shape, ", "));
-  return shape_by(format, elements);
+  std::vector<int64_t> shape = shape_by(format, elements);
+  if (format.kind != Kind::packed) return shape;
+  return said_shape(std::move(shape), 32 / format.bits, source, raw, module + "weight_shape");
 }
 
 void PackedMatrix::read_nf4(const TensorSource& source, const RawTensors& raw,
@@ -357,34 +401,35 @@ void PackedMatrix::check_shapes(const TensorSource& source, const std::string& m
   if (elements_.dtype != type || elements_.shape.size() != 2 || elements_.shape[0] < 1 ||
       elements_.shape[1] < 1 || elements_.shape[0] > kMaxSide || elements_.shape[1] > kMaxSide)
     refuse(name, elements_, fmt::format("a matrix of {}", type));
-  const int64_t in_word = 32 / format_.bits;
-  const std::vector<int64_t> shape = shape_by(format_, elements_);
-  rows_ = shape[0];
-  columns_ = shape[1];
   groups_ = format_.group ? ceil_div(columns_, format_.group) : 1;
   const bool turned = format_.kind == Kind::gptq || format_.kind == Kind::awq;
-  const int64_t scale_rows = format_.block_rows ? ceil_div(rows_, format_.block_rows) : rows_;
-  int64_t scales = 1;
-  for (const int64_t size : scales_.shape) scales = std::min(scales * size, kMaxSide * kMaxSide);
   if (scales_.dtype != "F32" && scales_.dtype != "F16" && scales_.dtype != "BF16")
     refuse(format_.scale, scales_, "scales of F32, F16 or BF16");
-  const bool is_one = scales == 1 && format_.group == 0 && !turned;
-  if (!is_one && scales != scale_rows * groups_)
-    refuse(format_.scale, scales_, fmt::format("{} scales", scale_rows * groups_));
-  if (turned && (scales_.shape.size() != 2 || scales_.shape[0] != groups_))
-    refuse(format_.scale, scales_, fmt::format("scales of {} groups", groups_));
-  if (has_order_ && (order_.dtype != "I32" || std::ssize(order_.bytes) != columns_ * 4))
-    refuse(turned ? "g_idx" : "weight_g_idx", order_, fmt::format("{} numbers of I32", columns_));
-  for (int64_t i = 0; has_order_ && i < columns_; ++i)
-    if (word(order_, i) >= static_cast<uint32_t>(groups_))
-      fail("{}: expected groups below {}, found {}",
-           source.where(module + (turned ? "g_idx" : "weight_g_idx")), groups_, word(order_, i));
-  const bool needs_zeros = turned || !format_.is_symmetric;
+  const auto expect_shape = [&](const char* name, const Raw& raw, std::string_view type,
+                                int64_t rows) {
+    const int64_t first = turned ? groups_ : rows, second = turned ? rows : groups_;
+    if (raw.dtype != type || !has_shape(raw, first, second))
+      refuse(name, raw, fmt::format("{} [{}, {}]", type, first, second));
+  };
+  const bool is_one = has_shape(scales_, 1, 1) && format_.group == 0 && !turned;
+  const int64_t scale_rows = format_.block_rows ? ceil_div(rows_, format_.block_rows) : rows_;
+  if (!is_one) expect_shape(format_.scale, scales_, scales_.dtype, scale_rows);
+  check_order(source, module + (turned ? "g_idx" : "weight_g_idx"));
+  if (!has_zeros_) return;
   const bool is_bytes = format_.kind == Kind::integer;
-  const int64_t zeros = is_bytes ? rows_ * groups_ : ceil_div(rows_, in_word) * groups_ * 4;
-  if (needs_zeros && (!has_zeros_ || zeros_.dtype != (is_bytes ? "I8" : "I32") ||
-                      std::ssize(zeros_.bytes) != zeros))
-    refuse(turned ? "qzeros" : "weight_zero_point", zeros_, "a zero point for each scale");
+  expect_shape(turned ? "qzeros" : "weight_zero_point", zeros_, is_bytes ? "I8" : "I32",
+               is_bytes ? rows_ : ceil_div(rows_, 32 / format_.bits));
+}
+
+void PackedMatrix::check_order(const TensorSource& source, const std::string& name) const {
+  if (!has_order_) return;
+  if (order_.dtype != "I32" || !has_shape(order_, columns_, 1))
+    fail("{}: expected I32 [{}], found {} [{}]", source.where(name), columns_, order_.dtype,
+         fmt::join(order_.shape, ", "));
+  for (int64_t i = 0; i < columns_; ++i)
+    if (word(order_, i) >= static_cast<uint32_t>(groups_))
+      fail("{}: expected groups below {}, found {}", source.where(name), groups_,
+           static_cast<int32_t>(word(order_, i)));
 }
 
 int PackedMatrix::element(int64_t row, int64_t column) const {
@@ -392,7 +437,7 @@ int PackedMatrix::element(int64_t row, int64_t column) const {
   const uint32_t mask = (1u << format_.bits) - 1;
   switch (format_.kind) {
     case Kind::packed: {
-      const uint32_t w = word(elements_, row * (columns_ / in_word) + column / in_word);
+      const uint32_t w = word(elements_, row * ceil_div(columns_, in_word) + column / in_word);
       return static_cast<int>(w >> column % in_word * format_.bits & mask);
     }
     case Kind::gptq: {

@@ -28,6 +28,7 @@ struct PackedFormat {
   Kind kind = Kind::fp8;
   int bits = 8;
   bool is_symmetric = true;
+  bool has_order = false;              // the columns' groups stand in a tensor of their own
   bool is_zero_exact = true;           // GPTQ: a stored zero point is itself, not one less
   int64_t group = 0;                   // elements of a row that share a scale; 0: all of them
   int64_t block_rows = 0;              // fp8: rows that share it; 0: none do
@@ -82,6 +83,7 @@ class PackedMatrix {
   int64_t group_of(int64_t column) const;
   float scale(int64_t row, int64_t group) const;
   void check_shapes(const TensorSource& source, const std::string& module);
+  void check_order(const TensorSource& source, const std::string& name) const;
   int stored_zero(int64_t row, int64_t group) const;
 };
 

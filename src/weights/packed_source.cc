@@ -84,13 +84,26 @@ class PackedSource final : public TensorSource {
         name[name.size() - elements.size() - 1] != '.')
       return {};
     const std::string module(name.substr(0, name.size() - elements.size()));
-    return stored_->has(module + format_.scale) ? module : std::string();
+    if (stored_->has(module + format_.scale)) return module;
+    if (elements != kWeight || is_one_of_its_type(name)) fail_missing(module + format_.scale);
+    return {};
+  }
+
+  // Where a module's elements have a plain tensor's name: whether they have no plain type.
+  bool is_one_of_its_type(std::string_view name) const {
+    const std::string dtype = raw_->read_raw(name, false).dtype;
+    return (format_.kind == PackedFormat::Kind::fp8 && dtype == "F8_E4M3") ||
+           (format_.kind == PackedFormat::Kind::integer && dtype == "I8");
+  }
+  [[noreturn]] void fail_missing(const std::string& name) const {
+    fail("{} is missing", stored_->where(name));
   }
 
   // Whether the tensor is one of a module's.
   bool belongs(std::string_view name) const {
     return std::ranges::any_of(PackedMatrix::names(format_), [&](const std::string& one) {
       if (!name.ends_with('.' + one)) return false;
+      if (one == kWeight && one != PackedMatrix::elements_name(format_)) return false;
       const auto entry = entries_.find(std::string(name.substr(0, name.size() - one.size())) +
                                        std::string(kWeight));
       return entry != entries_.end() && !entry->second.module.empty();
@@ -103,6 +116,9 @@ class PackedSource final : public TensorSource {
   }
   // Matrices beside them are bf16, too; what no weight can be is for the reader to refuse.
   void add_plain(const std::string& name) {
+    if (const auto other = entries_.find(name); other != entries_.end())
+      fail("{}: expected one form of the matrix, found {}{} too", stored_->where(name),
+           other->second.module, PackedMatrix::elements_name(format_));
     Entry entry;
     try {
       entry.info = stored_->info(name);

@@ -55,8 +55,9 @@ class Gguf : public testing::Test {
     return path;
   }
   // With other metadata, or more.
-  std::string write_with(std::vector<GgufKey> keys) {
+  std::string write_with(std::vector<GgufKey> keys, const std::vector<GgufItem>& tensors = {}) {
     GgufContent content = small_content();
+    content.tensors.insert(content.tensors.end(), tensors.begin(), tensors.end());
     for (GgufKey& key : keys) {
       const auto same = std::ranges::find(content.metadata, key.name, &GgufKey::name);
       if (same == content.metadata.end())
@@ -159,6 +160,15 @@ TEST_F(Gguf, OfAnotherKindIsRefusedByName) {
   expect_message(refused("llama.attention.head_count", json::Array{4, 4}), "each of 1 layers");
   expect_message(refused("llama.block_count", json::Array{1, 2}), "different sizes");
   expect_message(refused("split.count", -1), "0 to 65535 parts");
+}
+
+TEST_F(Gguf, BiasesMayStandInOneTensor) {
+  const auto has_bias = [&](const std::vector<GgufItem>& tensors) {
+    return *open_hf_directory(write_with({}, tensors)).config.find("attention_bias");
+  };
+  EXPECT_EQ(has_bias({}), json::Value(false));
+  EXPECT_EQ(has_bias({{"blk.0.attn_q.bias", "n", DType::f32}}), json::Value(true));
+  EXPECT_EQ(has_bias({{"blk.0.attn_qkv.bias", "n", DType::f32}}), json::Value(true));
 }
 
 // llama-gguf-split --merge leaves a count of 0.

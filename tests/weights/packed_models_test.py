@@ -155,7 +155,7 @@ FORMATS = {
     "gptq-v2-desc-act": (GPTQ | {"sym": False, "desc_act": True, "checkpoint_format": "gptq_v2", "group_size": 32},
                          lambda *m: integers(*m, "gptq_v2", symmetric=False, order=True, group=32)),
     "gptq-8": (GPTQ | {"bits": 8, "group_size": -1}, lambda *m: integers(*m, "gptq", bits=8, group=0)),
-    "awq": ({"quant_method": "awq", "bits": 4, "group_size": 128, "zero_point": True, "version": "gemm", "modules_to_not_convert": None},
+    "awq": ({"quant_method": "awq", "bits": 4, "group_size": 128, "zero_point": True, "version": "GEMM", "modules_to_not_convert": None},
             lambda *m: integers(*m, "awq", symmetric=False)),
     "bnb-nf4": (BNB, nf4),
     "bnb-nf4-nested": (BNB | {"bnb_4bit_use_double_quant": True}, lambda *m: nf4(*m, nested=True)),
@@ -211,6 +211,48 @@ def fp8_faults(name, model, twin):
     return not good
 
 
+# What does not fit together: (format, keys of its configuration that are others, the tensor of a module that is changed, how, what
+# the refusal says). A change to None takes it away.
+def turned(tensor):
+    return tensor[0], tensor[1][::-1], tensor[2]
+
+
+BROKEN = [
+    ("ct-w4a16", {}, "weight_scale", turned, "expected BF16 [256, 2], found BF16 [2, 256]"),
+    ("ct-w4a16", {}, "weight_scale", lambda _: None, 'down_proj.weight_scale" is missing'),
+    ("ct-w4a16", {}, "weight_shape", lambda t: (t[0], t[1], struct.pack("<qq", 256, 200)), "expected 256 and 249 to 256, found 256 and 200"),
+    ("ct-w4a16", {}, "weight", lambda _: ("BF16", [256, 256], bytes(131072)), "expected one form of the matrix, found"),
+    ("ct-w4a16-zeros-32", {}, "weight_zero_point", turned, "expected I32 [32, 8], found I32 [8, 32]"),
+    ("ct-w4a16-zeros-32", {}, "weight_zero_point", lambda _: None, 'down_proj.weight_zero_point" is missing'),
+    ("ct-w4a16-actorder", {}, "weight_g_idx", lambda _: None, 'down_proj.weight_g_idx" is missing'),
+    ("gptq-v2-desc-act", {}, "g_idx", lambda _: None, 'down_proj.g_idx" is missing'),
+    ("gptq-v2-desc-act", {}, "qzeros", turned, "expected I32 [8, 32], found I32 [32, 8]"),
+    ("gptq-v2-desc-act", {"dynamic": {"-:.*": {}}}, "g_idx", lambda t: t, "dynamic: expected {}"),
+    ("gptq-v2-desc-act", {"checkpoint_format": None, "format": "gptq_p"}, "g_idx", lambda t: t, 'found "gptq_p"'),
+    ("gptq-v1", {}, "weight", lambda _: ("BF16", [256, 256], bytes(131072)), "expected one form of the matrix, found"),
+    ("awq", {}, "scales", turned, "expected F16 [2, 256], found F16 [256, 2]"),
+    ("fp8-blocks", {}, "weight_scale_inv", lambda _: None, 'down_proj.weight_scale_inv" is missing'),
+    ("fp8-blocks", {}, "weight_g_idx", lambda _: ("I32", [256], bytes(1024)), "has no place"),
+]
+
+
+def broken_faults(config):
+    """Each of BROKEN is refused by what it says."""
+    faults = 0
+    for name, keys, tensor, change, expected in BROKEN:
+        stored, _ = model_of(name, random.Random(name))
+        full = "model.layers.0.mlp.down_proj." + tensor
+        changed = change(stored.pop(full, None))
+        if changed:
+            stored[full] = changed
+        with tempfile.TemporaryDirectory() as folder:
+            quantization = {key: value for key, value in (FORMATS[name][0] | keys).items() if value is not None}
+            found = answer(write(pathlib.Path(folder) / "broken", config | {"quantization_config": quantization}, stored))
+        faults += expected not in found
+        print(f"{name:24} {tensor} changed: {found if expected not in found else 'refused'}", flush=True)
+    return faults
+
+
 BASE = Made("llama", 3, ["q8_0"])
 
 
@@ -246,7 +288,7 @@ def main():
                 refused = answer(quantised, "--weights", "fp8")
                 faults += "matrices are f8_e4m3" not in refused
                 print(f"{name:24} --weights fp8: {refused}")
-    faults += len(hashes) != len(names)
+    faults += (len(hashes) != len(names)) + broken_faults(config)
     print(f"{len(names)} formats, {faults} faults")
     sys.exit(faults > 0)
 
