@@ -4,7 +4,7 @@
 #include "base/error.h"
 #include "command.h"
 #include "model/families/gguf_checkpoint.h"
-#include "model/families/int8_checkpoint.h"
+#include "model/families/quantised_checkpoint.h"
 
 namespace invar::cli {
 
@@ -12,7 +12,7 @@ namespace {
 
 struct ConvertFlags {
   std::string from, to;
-  bool w8a8 = false, dequantize = false;
+  bool w8a8 = false, fp8 = false, dequantize = false;
   std::string gguf;
   int threads = 0;
 };
@@ -32,11 +32,15 @@ DType gguf_type(const std::string& name) {
 // What was made of the model.
 std::string convert(const ConvertFlags& flags, ThreadPool& pool,
                     const ConversionProgress& progress) {
-  if (flags.w8a8 + flags.dequantize + !flags.gguf.empty() != 1)
-    fail_usage("expected what to convert to, one of --w8a8, --gguf TYPE and --dequantize");
+  if (flags.w8a8 + flags.fp8 + flags.dequantize + !flags.gguf.empty() != 1)
+    fail_usage("expected what to convert to, one of --w8a8, --fp8, --gguf TYPE and --dequantize");
   if (flags.w8a8) {
     write_w8a8(flags.from, flags.to, pool, progress);
     return "with products of integers (W8A8)";
+  }
+  if (flags.fp8) {
+    write_fp8(flags.from, flags.to, pool, progress);
+    return "with weights of e4m3 (FP8)";
   }
   if (flags.dequantize) {
     write_dequantised(flags.from, flags.to, pool, progress);
@@ -72,6 +76,9 @@ void add_convert(CLI::App& app, Action& action) {
   command->add_flag("--w8a8", flags->w8a8,
                     "Weights of the layers' products as integers of 8 bits with a scale for each "
                     "output, multiplied with integers of the activations");
+  command->add_flag("--fp8", flags->fp8,
+                    "Those weights as numbers of e4m3 with a scale for each block of 128 x 128, "
+                    "which --weights fp8 multiplies as such");
   command->add_option("--gguf", flags->gguf,
                       "A GGUF file whose matrices are of this type: bf16, q8_0, q4_0 or q4_k");
   command->add_flag("--dequantize", flags->dequantize,

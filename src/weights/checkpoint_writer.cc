@@ -63,11 +63,11 @@ std::vector<Shard> cut_into_shards(const TensorSource& source,
   return shards;
 }
 
-const char* dtype_name(const Item& item) {
+const char* dtype_name(const Item& item, const char* byte_type) {
   const DType type = item.info.dtype;
   if (item.integers) return "I64";
   if (item.storage().has_blocks()) return "U8";
-  if (type == DType::i8) return "I8";
+  if (type == DType::i8) return byte_type;
   return type == DType::bf16 ? "BF16" : type == DType::f16 ? "F16" : "F32";
 }
 
@@ -87,13 +87,13 @@ json::Object metadata_of(const Shard& shard) {
 }
 
 // Size and JSON, padded with spaces so that the tensors' bytes begin aligned.
-std::string header_of(const Shard& shard) {
+std::string header_of(const Shard& shard, const char* byte_type) {
   json::Value root = json::Object{{"__metadata__", metadata_of(shard)}};
   int64_t begin = 0;
   for (const Item& item : shard) {
     const int64_t end = begin + item.bytes();
     root.as_object().emplace_back(item.name,
-                                  json::Object{{"dtype", dtype_name(item)},
+                                  json::Object{{"dtype", dtype_name(item, byte_type)},
                                                {"shape", shape_of(item)},
                                                {"data_offsets", json::Array{begin, end}}});
     begin = end;
@@ -113,7 +113,7 @@ class Writer {
   void set_total(int64_t bytes) { total_ = bytes; }
 
   AtomicFile write(const std::string& path, const Shard& shard) {
-    const std::string header = header_of(shard);
+    const std::string header = header_of(shard, options_.byte_type);
     int64_t offset = std::ssize(header);
     AtomicFile file(path, offset + bytes_in(shard));
     file.write_at(0, std::as_bytes(std::span(header)));

@@ -7,9 +7,9 @@
 #include "cuda_check.h"
 #include "kernels/cuda/operations.h"
 #include "kernels/reference/reference.h"
-#include "model/families/int8_checkpoint.h"
 #include "model/families/make_model.h"
 #include "model/families/presets.h"
+#include "model/families/quantised_checkpoint.h"
 
 namespace invar {
 namespace {

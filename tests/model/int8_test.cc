@@ -4,9 +4,9 @@
 
 #include "../weights/model_files.h"
 #include "kernels/select.h"
-#include "model/families/int8_checkpoint.h"
 #include "model/families/make_model.h"
 #include "model/families/presets.h"
+#include "model/families/quantised_checkpoint.h"
 #include "schedules.h"
 
 namespace invar {

@@ -1,5 +1,6 @@
-// A model directory of bf16 as one whose q, k, v, o, gate, up and down are integers of 8 bits, a
-// scale for each output: compressed-tensors' W8A8, which Invar and others run (numerics 2.1).
+// A model directory of bf16 as one whose q, k, v, o, gate, up and down are numbers of 8 bits:
+// integers with a scale for each output, compressed-tensors' W8A8 (numerics 2.1), or e4m3 numbers
+// with one for each block of 128 x 128, as DeepSeek and Qwen publish FP8 (numerics 2.2).
 #pragma once
 
 #include <functional>
@@ -10,8 +11,9 @@
 
 namespace invar {
 
-// What config.json says of such a model.
+// What config.json says of such models.
 json::Value w8a8_config();
+json::Value fp8_config();
 
 // Writes `to`, which must hold no weights yet, from `from`. A weight w becomes q = w / s rounded to
 // the nearest, ties to even; s, an f32, is the largest |w| of its output / 127 (1 where that is 0).
@@ -19,5 +21,9 @@ json::Value w8a8_config();
 // Throws Error when `from` is no model of bf16 or `to` cannot be written.
 void write_w8a8(const std::string& from, const std::string& to, ThreadPool& pool,
                 std::function<void(int64_t, int64_t)> progress = {});
+
+// The same with numbers of e4m3; s is the largest |w| of the block / 448, in `weight_scale_inv`.
+void write_fp8(const std::string& from, const std::string& to, ThreadPool& pool,
+               std::function<void(int64_t, int64_t)> progress = {});
 
 }  // namespace invar
