@@ -145,12 +145,21 @@ TEST(Fp8, QuantisesByTheWords) {
   EXPECT_EQ(q[0], e4m3::from_f32(-448.0f));
   EXPECT_EQ(q[1], e4m3::from_f32(1.5f));
   EXPECT_EQ(q[130], e4m3::from_f32(448.0f));
+  // The scale is a quotient, but no number is: 336 and a little, where a quotient were a tie.
   std::fill(x.begin(), x.end(), bf16_t{0});
-  x[3] = 0x7fc0;
+  x[0] = f32_to_bf16(1.078125f), x[1] = f32_to_bf16(0.80859375f);
   orders::quantise_fp8_run(x.data(), 0, 160, 0, q.data(), scales.data());
-  EXPECT_TRUE(std::isnan(scales[0].scale));
-  EXPECT_EQ(scales[1].scale, 1.0f);  // of zeros
-  EXPECT_EQ(q[3], 0);
+  EXPECT_EQ(scales[0].scale, 0x1.3b6db6p-9f);
+  EXPECT_EQ(q[1], e4m3::from_f32(352.0f));
+  std::fill(x.begin(), x.end(), bf16_t{0});
+  for (const bf16_t none : {0x7fc0, 0x7f80, 0xff80}) {  // NaN and infinities
+    x[3] = none, x[4] = f32_to_bf16(2.0f);
+    orders::quantise_fp8_run(x.data(), 0, 160, 0, q.data(), scales.data());
+    EXPECT_TRUE(std::isnan(scales[0].scale));
+    EXPECT_EQ(scales[1].scale, 1.0f);  // of zeros
+    EXPECT_EQ(q[3], 0);
+    EXPECT_EQ(q[4], 0);
+  }
 }
 
 }  // namespace
