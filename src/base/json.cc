@@ -278,11 +278,20 @@ std::string_view beginning(std::string_view text) {
   return text.substr(0, end);
 }
 
+// The same for people: bytes that are no UTF-8 are replaced.
+std::string readable_beginning(std::string_view text) {
+  const std::string_view shown = beginning(text);
+  if (simdjson::validate_utf8(shown.data(), shown.size())) return std::string(shown);
+  std::string out;
+  for (const char c : shown) out += c & 0x80 ? "\xef\xbf\xbd" : std::string(1, c);
+  return out;
+}
+
 }  // namespace
 
 std::string quoted(std::string_view text) {
   std::string out;
-  append_quoted(out, beginning(text));
+  append_quoted(out, readable_beginning(text));
   return beginning(text).size() < text.size() ? out + "..." : out;
 }
 
@@ -367,9 +376,8 @@ void append(std::string& out, const Value& value) {
 }
 
 std::string excerpt(const Value& value) {
-  const std::string text = dump(value);
-  const std::string_view shown = beginning(text);
-  return shown.size() < text.size() ? std::string(shown) + "..." : text;
+  const std::string text = dump(value), shown = readable_beginning(text);
+  return beginning(text).size() < text.size() ? shown + "..." : shown;
 }
 
 }  // namespace invar::json

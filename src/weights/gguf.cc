@@ -297,6 +297,8 @@ GgufHeader read_gguf_header(ReadBytes read, int64_t size, std::string_view where
   for (int64_t i = 0; i < keys; ++i) {
     std::string key = in.text(1 << 16, "a key");
     if (key.empty()) fail("{}: expected keys of at least one byte, found an empty one", where);
+    if (!std::ranges::all_of(key, [](char c) { return c > ' ' && c <= '~'; }))
+      fail("{}: expected keys of printable ASCII, found {}", where, json::quoted(key));
     json::Value value = read_value(in, key);
     if (!header.metadata.try_emplace(key, std::move(value)).second)
       fail("{}: the key {} stands there twice", where, json::quoted(key));

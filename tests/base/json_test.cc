@@ -37,6 +37,15 @@ TEST(Json, WritesObjectsWithoutAValueOfThem) {
             dump(Object{{"n", 3}, {"quo\"te", "line\n"}, {"inner", inner}, {"empty", Object()}}));
 }
 
+TEST(Json, ShowsBytesThatAreNoTextAsReplaced) {
+  EXPECT_EQ(quoted("a\xa2"
+                   "b\n"),
+            "\"a\xef\xbf\xbd"
+            "b\\n\"");
+  EXPECT_EQ(excerpt(Value("\xc3")), "\"\xef\xbf\xbd\"");
+  EXPECT_EQ(quoted("\xc3\xa9"), "\"\xc3\xa9\"");
+}
+
 // The message of an Error that `work` throws.
 template <typename Work>
 std::string refusal(Work work) {

@@ -131,6 +131,8 @@ TEST_F(Gguf, ThatIsBrokenGetsASentence) {
   expect_message(error_with(8, "\xff\xff\xff\xff\xff\xff\xff\xff"), "at most 262144 tensors");
   expect_message(error_with(16, "\xff\xff\xff\xff"), "keys of metadata");
   expect_message(error_with(24, "\xff\xff\xff\xff"), "a key of at most");
+  expect_message(error_with(32, "\xa2"), "keys of printable ASCII");
+  expect_message(error_with(33, "\n"), "keys of printable ASCII");
   for (size_t size = 1; size < whole.size(); size += size < 2000 ? 37 : 4001)
     EXPECT_NE(error_of_content(whole.substr(0, size)), "") << size;
   const size_t q = whole.find("blk.0.attn_q.weight") + 19;  // dimensions, sizes, type, offset

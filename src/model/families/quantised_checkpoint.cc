@@ -13,6 +13,7 @@
 #include "model/families/tensors.h"
 #include "numerics/e4m3.h"
 #include "weights/checkpoint_writer.h"
+#include "weights/gguf.h"
 #include "weights/hf_directory.h"
 
 namespace invar {
@@ -148,6 +149,8 @@ void copy_texts(const std::string& from, const std::string& to) {
 void write_quantised(const std::string& from, const std::string& to, const ByteFormat& format,
                      const json::Value& quantization, ThreadPool& pool,
                      std::function<void(int64_t, int64_t)> progress) {
+  if (is_gguf(from))
+    fail("{}: expected a directory of weights that are not quantised yet, found a GGUF file", from);
   const HfDirectory directory = open_hf_directory(from);
   const ModelConfig config =
       parse_model_config(directory.config, directory.generation_config, from);
