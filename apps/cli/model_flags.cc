@@ -157,7 +157,8 @@ void add_model_flags(CLI::App& command, ModelFlags& flags) {
           "--weights", o.weights,
           "auto; rounded to round f32 and f16 matrices to bf16; exact to compute in f32 "
           "throughout, with keys and values in f32; twin to multiply int8 ones as the bf16 that "
-          "they stand for; fp8 to multiply those of f8_e4m3 as such numbers, as Hopper's tensor "
+          "they stand for, and to keep quantised matrices of directories as bf16 in memory; fp8 to "
+          "multiply those of f8_e4m3 as such numbers, as Hopper's tensor "
           "cores do (the default: as the bf16 that they stand for)")
       ->capture_default_str();
   command

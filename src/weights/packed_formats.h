@@ -54,11 +54,16 @@ class PackedMatrix {
   int64_t columns() const { return columns_; }
   // Elements of a row in f32, before the rounding to bf16.
   void row(int64_t row, int64_t first, int64_t count, float* out) const;
-  // Of Kind::fp8 with has_fp8_blocks(): `count` blocks of a row from block `first` on, as the
-  // storage type e4m3 has them. Throws Error for NaN.
-  void fp8_blocks(int64_t row, int64_t first, int64_t count, uint8_t* out) const;
-  // Whether 128 columns of a row, and no fewer, share a scale.
+  // `count` blocks of a row from block `first` on, as a storage type has them: e4m3 or that of
+  // block_type(). Throws Error for NaN of e4m3.
+  void blocks(DType type, int64_t row, int64_t first, int64_t count, uint8_t* out) const;
+  // Whether 128 columns of a row, and no fewer, share a scale of e4m3.
   static bool has_fp8_blocks(const PackedFormat& format, int64_t columns);
+  // The type of blocks that hold the very elements: q8_0 or q4_0 for integers of 8 or 4 bits, q5_0
+  // for those of 4 bits with zero points, where the scales are f16 numbers, each of whole blocks of
+  // a row; bf16 for others.
+  static DType block_type(const PackedFormat& format, const TensorSource& source,
+                          const RawTensors& raw, const std::string& module, int64_t columns);
 
   // The name of the tensor that holds a module's elements, behind it.
   static const char* elements_name(const PackedFormat& format);
@@ -79,9 +84,13 @@ class PackedMatrix {
   int64_t block_ = 0;
 
   int element(int64_t row, int64_t column) const;
+  // As many in a row, from a word's first on.
+  void elements(int64_t row, int64_t column, int64_t count, int* out) const;
   int zero(int64_t row, int64_t group) const;
   int64_t group_of(int64_t column) const;
   float scale(int64_t row, int64_t group) const;
+  void fp8_block(int64_t row, int64_t column, uint8_t* out) const;
+  void integer_block(DType type, int64_t row, int64_t column, uint8_t* out) const;
   void check_shapes(const TensorSource& source, const std::string& module);
   void check_order(const TensorSource& source, const std::string& name) const;
   int stored_zero(int64_t row, int64_t group) const;
@@ -89,8 +98,8 @@ class PackedMatrix {
 
 // Throws Error for a quantization_config that is neither one of them nor W8A8 (int8_source.h).
 void check_quantization(const json::Value& quantization, const std::string& where);
-// How matrices of a quantised checkpoint are seen: W8A8 as integers, others as bf16; all as bf16;
-// or those of e4m3 as these numbers (numerics 2.2).
+// How matrices of a quantised checkpoint are seen: W8A8 as integers, those of block_type() in such
+// blocks and others as bf16; all as bf16; or those of e4m3 as these numbers (numerics 2.2).
 enum class Quantised { as_stored, as_twin, as_fp8 };
 // The tensors of a checkpoint with such a configuration: NAME.weight for each module's, read
 // element by element from its tensors, which are kept for the last few modules. Other matrices are

@@ -67,8 +67,14 @@ class PackedSource final : public TensorSource {
     const Entry& entry = find(name);
     return entry.module.empty() ? nullptr : kept(entry.module);
   }
-  const PackedFormat& format() const { return format_; }
-  bool is_packed(std::string_view name) const { return !find(name).module.empty(); }
+  // The type of blocks that hold a module's elements as they are, or bf16.
+  DType block_type(std::string_view name, bool as_fp8) const {
+    const Entry& entry = find(name);
+    if (entry.module.empty()) return DType::bf16;
+    const int64_t columns = entry.info.shape.at(1);
+    if (as_fp8) return PackedMatrix::has_fp8_blocks(format_, columns) ? DType::e4m3 : DType::bf16;
+    return PackedMatrix::block_type(format_, *stored_, *raw_, entry.module, columns);
+  }
 
  private:
   struct Entry {
@@ -158,16 +164,15 @@ class PackedSource final : public TensorSource {
   mutable std::list<std::pair<std::string, std::shared_ptr<const PackedMatrix>>> kept_;
 };
 
-// The same with matrices of e4m3 as these numbers, where whole blocks of a row share a scale.
-class Fp8Source final : public TensorSource {
+// The same with matrices in blocks that hold their elements as they are.
+class BlockSource final : public TensorSource {
  public:
-  explicit Fp8Source(std::unique_ptr<PackedSource> twin) : twin_(std::move(twin)) {
+  BlockSource(std::unique_ptr<PackedSource> twin, bool as_fp8) : twin_(std::move(twin)) {
     for (const std::string& name : twin_->names()) {
-      if (!twin_->is_packed(name)) continue;
-      TensorInfo info = twin_->info(name);
-      if (!PackedMatrix::has_fp8_blocks(twin_->format(), info.shape.at(1))) continue;
-      info.dtype = DType::e4m3;
-      infos_[name] = std::move(info);
+      const DType type = twin_->block_type(name, as_fp8);
+      if (type == DType::bf16) continue;
+      infos_[name] = twin_->info(name);
+      infos_[name].dtype = type;
     }
   }
 
@@ -182,14 +187,16 @@ class Fp8Source final : public TensorSource {
 
   void read(std::string_view name, int64_t first, int64_t count, DType as,
             void* out) const override {
-    if (as != DType::e4m3) return twin_->read(name, first, count, as, out);
-    const int64_t block = storage_of(as).block, row_blocks = info(name).shape.at(1) / block;
+    const auto entry = infos_.find(name);
+    if (entry == infos_.end() || as != entry->second.dtype)
+      return twin_->read(name, first, count, as, out);
+    const int64_t block = storage_of(as).block, row_blocks = entry->second.shape.at(1) / block;
     CHECK(first % block == 0 && count % block == 0, "whole blocks are read as they are");
     const auto matrix = twin_->matrix(name);
     auto* to = static_cast<uint8_t*>(out);
     for (int64_t b = first / block, end = (first + count) / block; b < end;) {
       const int64_t n = std::min((b / row_blocks + 1) * row_blocks, end) - b;
-      matrix->fp8_blocks(b / row_blocks, b % row_blocks, n, to);
+      matrix->blocks(as, b / row_blocks, b % row_blocks, n, to);
       to += bytes_of(as, n * block);
       b += n;
     }
@@ -215,8 +222,8 @@ std::unique_ptr<TensorSource> quantised_tensors(std::unique_ptr<TensorSource> st
     return int8_tensors(std::move(stored), how == Quantised::as_twin);
   auto twin = std::make_unique<PackedSource>(std::move(stored),
                                              read_packed_format(quantization, "config.json"));
-  if (how == Quantised::as_fp8) return std::make_unique<Fp8Source>(std::move(twin));
-  return twin;
+  if (how == Quantised::as_twin) return twin;
+  return std::make_unique<BlockSource>(std::move(twin), how == Quantised::as_fp8);
 }
 
 }  // namespace invar

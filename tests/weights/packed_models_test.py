@@ -1,14 +1,15 @@
 #!/usr/bin/env python3
 """Quantised directories of Hugging Face have the logits of their bf16 twins. Both are made here from the formats' rules alone:
 small Llamas whose matrices are random integers, or f8 numbers, in the places where each format has them.
-Usage: packed_models_test.py INVAR [--full]; without --full seven of the formats."""
+Usage: packed_models_test.py INVAR [--full]; without --full some of the formats."""
 import json, pathlib, random, struct, subprocess, sys, tempfile
 
 import gguf_models
 from gguf_models import Made, bf16, widened
 
 INVAR = sys.argv[1]
-QUICK = ["fp8-blocks", "ct-w4a16", "ct-w4a16-zeros-32", "gptq-v1-that-stores-8", "gptq-v2-desc-act", "awq", "bnb-nf4-nested"]
+QUICK = ["fp8-blocks", "ct-w4a16", "ct-w4a16-small-scales", "ct-w4a16-zeros-32", "gptq-v1-that-stores-8", "gptq-v1-zeros", "gptq-v2-desc-act", "awq",
+         "bnb-nf4-nested"]
 gguf_models.LAYERS = 1
 AWQ = [0, 2, 4, 6, 1, 3, 5, 7]  # the output that nibble i of a word belongs to
 
@@ -50,13 +51,14 @@ def fp8(rng, module, rows, width, scale="F32", block=None, per="tensor", name="w
             module + "." + name: (scale, shape if per != "tensor" or block else [], bytes_of_scales)}, twin
 
 
-def integers(rng, module, rows, width, kind, bits=4, group=128, symmetric=True, order=False, scale="F16", stored_zero=None):
+def integers(rng, module, rows, width, kind, bits=4, group=128, symmetric=True, order=False, scale="F16", stored_zero=None, usual=None):
     """compressed-tensors' (packed, int8), GPTQ's (gptq, gptq_v2) and AWQ's."""
     top, middle, per = (1 << bits) - 1, 1 << bits - 1, 32 // bits
     groups = width // group if group else 1
     q = [[rng.randint(0, top) for _ in range(width)] for _ in range(rows)]
-    z = [[middle if symmetric else rng.randint(1, top - 1) for _ in range(groups)] for _ in range(rows)]
-    s, _ = scales_of(rng, rows * groups, scale, 1.2e-2 if bits == 4 else 7e-4)
+    least = kind == "gptq"  # which stores one less
+    z = [[middle if symmetric else rng.randint(least, top + least) for _ in range(groups)] for _ in range(rows)]
+    s, _ = scales_of(rng, rows * groups, scale, usual or (1.2e-2 if bits == 4 else 7e-4))
     at = [c // group if group else 0 for c in range(width)]
     if order:
         rng.shuffle(at)
@@ -157,6 +159,9 @@ FORMATS = {
     "gptq-8": (GPTQ | {"bits": 8, "group_size": -1}, lambda *m: integers(*m, "gptq", bits=8, group=0)),
     "awq": ({"quant_method": "awq", "bits": 4, "group_size": 128, "zero_point": True, "version": "GEMM", "modules_to_not_convert": None},
             lambda *m: integers(*m, "awq", symmetric=False)),
+    "ct-w4a16-small-scales": (group_0("pack-quantized", num_bits=4, type="int", symmetric=True, strategy="group", group_size=32),
+                              lambda *m: integers(*m, "packed", group=32, scale="BF16", usual=1e-6)),
+    "gptq-of-16-columns": (GPTQ | {"group_size": 16}, lambda *m: integers(*m, "gptq", group=16)),
     "bnb-nf4": (BNB, nf4),
     "bnb-nf4-nested": (BNB | {"bnb_4bit_use_double_quant": True}, lambda *m: nf4(*m, nested=True)),
 }
@@ -193,6 +198,23 @@ def model_of(name, rng):
         stored |= made
         twin[n] = ("BF16", shape, struct.pack(f"<{len(elements)}H", *elements))
     return stored, twin
+
+
+# Of formats that stay in blocks: bytes of 32 elements. Others take the memory of bf16.
+BLOCKS = {"ct-w4a16": 18, "ct-w4a16-zeros-32": 22, "ct-w8a16-packed": 34, "gptq-v1": 18, "gptq-v1-that-stores-8": 18, "gptq-v1-zeros": 22,
+          "gptq-8": 34, "awq": 22}
+
+
+def size_faults(name, model, twin):
+    """In memory the matrices have the size of their blocks, or with --weights twin that of bf16."""
+    size = lambda *words: json.loads(subprocess.run([INVAR, "inspect", *map(str, words), "--json"], check=True, capture_output=True,
+                                                    text=True).stdout)["weight_bytes"]
+    elements = sum(shape[0] * shape[1] for n, (_, shape, _) in BASE.twin.items() if "proj" in n)
+    expected = [size(twin) + elements // 32 * (BLOCKS.get(name, 64) - 64), size(twin)]
+    found = [size(model), size(model, "--weights", "twin")]
+    if found != expected:
+        print(f"{name:24} expected {expected} bytes, found {found}", flush=True)
+    return found != expected
 
 
 def fp8_faults(name, model, twin):
@@ -272,6 +294,7 @@ def main():
             again = answer(folder / "bare") if bare.returncode == 0 else bare.stderr.strip()
             good = found == expected == again and len(found) == 64
             faults += not good
+            faults += size_faults(name, quantised, folder / "twin")
             hashes.add(expected)
             print(f"{name:24} {found[:16]} equal" if good else f"{name:24} DIFFERS\n  {expected}\n  {found}\n  {again}", flush=True)
             if "F8_E4M3" in [kind for kind, _, _ in stored.values()]:
