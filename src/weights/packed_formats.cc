@@ -1,6 +1,7 @@
 #include "weights/packed_formats.h"
 
 #include <algorithm>
+#include <array>
 #include <bit>
 #include <cstring>
 
@@ -13,6 +14,7 @@ namespace {
 using Kind = PackedFormat::Kind;
 using Raw = RawTensor;
 constexpr int64_t kMaxSide = 1 << 24;
+constexpr int64_t kInHand = 256;  // elements of a row
 
 // ---- The configuration
 
@@ -169,6 +171,15 @@ float e4m3(uint8_t byte) {
   if (exponent) return std::bit_cast<float>(sign | (exponent + 120) << 23 | significand << 20);
   const float value = static_cast<float>(significand) * 0x1p-9f;
   return sign ? -value : value;
+}
+
+float of_e4m3(std::byte byte) {
+  static const std::array<float, 256> numbers = [] {
+    std::array<float, 256> all;
+    for (int i = 0; i < 256; ++i) all[static_cast<size_t>(i)] = e4m3(static_cast<uint8_t>(i));
+    return all;
+  }();
+  return numbers[static_cast<size_t>(byte)];
 }
 
 // What bitsandbytes says of a module, as JSON in a tensor of bytes.
@@ -458,20 +469,20 @@ int PackedMatrix::element(int64_t row, int64_t column) const {
 }
 
 void PackedMatrix::elements(int64_t row, int64_t column, int64_t count, int* out) const {
-  if (format_.kind != Kind::packed && format_.kind != Kind::gptq) {
-    for (int64_t i = 0; i < count; ++i) out[i] = element(row, column + i);
-    return;
-  }
-  const int in_word = 32 / format_.bits;
-  const uint32_t mask = (1u << format_.bits) - 1;
   const bool turned = format_.kind == Kind::gptq;
-  const int64_t step = turned ? rows_ : 1;
-  int64_t at = turned ? column / in_word * rows_ + row
-                      : row * ceil_div(columns_, in_word) + column / in_word;
-  for (int64_t i = 0; i < count; i += in_word, at += step) {
-    uint32_t w = word(elements_, at);
-    for (int j = 0; j < in_word; ++j, w >>= format_.bits) out[i + j] = static_cast<int>(w & mask);
+  const int in_word = 32 / format_.bits;
+  int64_t i = 0;
+  if (turned || format_.kind == Kind::packed) {
+    const uint32_t mask = (1u << format_.bits) - 1;
+    for (; i < count && (column + i) % in_word; ++i) out[i] = element(row, column + i);
+    const int64_t place = (column + i) / in_word, step = turned ? rows_ : 1;
+    int64_t at = turned ? place * rows_ + row : row * ceil_div(columns_, in_word) + place;
+    for (; i + in_word <= count; i += in_word, at += step) {
+      uint32_t w = word(elements_, at);
+      for (int j = 0; j < in_word; ++j, w >>= format_.bits) out[i + j] = static_cast<int>(w & mask);
+    }
   }
+  for (; i < count; ++i) out[i] = element(row, column + i);
 }
 
 int PackedMatrix::stored_zero(int64_t row, int64_t group) const {
@@ -524,23 +535,30 @@ float PackedMatrix::scale(int64_t row, int64_t group) const {
   return number(scales_, is_one ? 0 : scale_row * groups_ + group);
 }
 
+int64_t PackedMatrix::columns_together(int64_t column, int64_t most) const {
+  if (!has_order_ || groups_ == 1)
+    return format_.group ? std::min(format_.group - column % format_.group, most) : most;
+  int64_t count = 1;
+  while (count < most && group_of(column + count) == group_of(column)) ++count;
+  return count;
+}
+
 void PackedMatrix::row(int64_t row, int64_t first, int64_t count, float* out) const {
   if (format_.kind == Kind::nf4) return nf4_row(row, first, count, out);
-  int64_t group = -1;
-  float factor = 0;
-  int less = 0;
-  for (int64_t i = 0; i < count; ++i) {
-    const int64_t column = first + i, own = group_of(column);
-    if (own != group) {
-      group = own;
-      factor = scale(row, group);
-      less = zero(row, group);
+  int q[kInHand];
+  for (int64_t i = 0; i < count;) {
+    const int64_t column = first + i, group = group_of(column);
+    const int64_t n = columns_together(column, std::min(count - i, kInHand));
+    const float factor = scale(row, group);
+    if (format_.kind == Kind::fp8) {
+      const std::byte* bytes = elements_.bytes.data() + row * columns_ + column;
+      for (int64_t k = 0; k < n; ++k) out[i + k] = of_e4m3(bytes[k]) * factor;
+    } else {
+      const int less = zero(row, group);
+      elements(row, column, n, q);
+      for (int64_t k = 0; k < n; ++k) out[i + k] = static_cast<float>(q[k] - less) * factor;
     }
-    const float q = format_.kind == Kind::fp8
-                        ? e4m3(static_cast<uint8_t>(
-                              elements_.bytes[static_cast<size_t>(row * columns_ + column)]))
-                        : static_cast<float>(element(row, column) - less);
-    out[i] = q * factor;
+    i += n;
   }
 }
 

@@ -84,10 +84,12 @@ class PackedMatrix {
   int64_t block_ = 0;
 
   int element(int64_t row, int64_t column) const;
-  // As many in a row, from a word's first on.
+  // As many in a row.
   void elements(int64_t row, int64_t column, int64_t count, int* out) const;
   int zero(int64_t row, int64_t group) const;
   int64_t group_of(int64_t column) const;
+  // How many columns from this one on, at most `most`, have its group.
+  int64_t columns_together(int64_t column, int64_t most) const;
   float scale(int64_t row, int64_t group) const;
   void fp8_block(int64_t row, int64_t column, uint8_t* out) const;
   void integer_block(DType type, int64_t row, int64_t column, uint8_t* out) const;
