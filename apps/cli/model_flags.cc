@@ -135,14 +135,15 @@ void add_model_flags(CLI::App& command, ModelFlags& flags) {
   ModelOptions& o = flags.options;
   command
       .add_option("MODEL", o.model,
-                  "A Hugging Face model directory, or with --load-format dummy:SEED a preset's "
+                  "A Hugging Face model directory or a GGUF file, or with --load-format dummy:SEED "
+                  "a preset's "
                   "name. Default: "
                   "the bundled model for generate, chat, serve and audit, a small one with random "
                   "weights otherwise")
       ->transform(CLI::Validator(open_hub_cache, ""));
   command
       .add_option("--load-format", o.load_format,
-                  "auto (safetensors), or dummy:SEED for random weights")
+                  "auto (safetensors, or GGUF for such a file), or dummy:SEED for random weights")
       ->capture_default_str();
   command
       .add_option(

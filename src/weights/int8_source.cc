@@ -75,8 +75,7 @@ void check_w8a8(const json::Value& quantization, const std::string& where) {
              {{"quant_method", {"compressed-tensors"}},
               {"format", {"int-quantized"}},
               {"quantization_status", {"compressed", "frozen"}},
-              {"kv_cache_scheme", {none}},
-              {"sparsity_config", {none, json::Object{}}}},
+              {"kv_cache_scheme", {none}}},
              where);
   const json::Value* groups = quantization.find("config_groups");
   if (!quantization.find("quant_method") || !groups || !groups->is_object() ||

@@ -207,9 +207,25 @@ class BlockSource final : public TensorSource {
   std::map<std::string, TensorInfo, std::less<>> infos_;
 };
 
+// What would be computed, or stored, otherwise beside the numbers themselves: rotations of
+// activations; matrices of which only some elements stand there.
+void check_extras(const json::Value& quantization, const std::string& where) {
+  for (const char* key : {"transform_config", "sparsity_config"}) {
+    const json::Value* found = quantization.find(key);
+    if (!found || found->is_null() || *found == json::Value(json::Object{})) continue;
+    const json::Value* format = found->find("format");
+    if (!format || *format != json::Value("dense"))
+      fail("{}: quantization_config: {}: expected nothing or {{}}, found {}", where, key,
+           json::excerpt(*found));
+  }
+}
+
 }  // namespace
 
 void check_quantization(const json::Value& quantization, const std::string& where) {
+  if (!quantization.is_object())
+    fail("{}: quantization_config: expected an object, found {}", where, quantization.type_name());
+  check_extras(quantization, where);
   if (asks_for_integers(quantization))
     check_w8a8(quantization, where);
   else

@@ -251,6 +251,8 @@ BROKEN = [
     ("gptq-v2-desc-act", {}, "qzeros", turned, "expected I32 [8, 32], found I32 [32, 8]"),
     ("gptq-v2-desc-act", {"dynamic": {"-:.*": {}}}, "g_idx", lambda t: t, "dynamic: expected {}"),
     ("gptq-v2-desc-act", {"checkpoint_format": None, "format": "gptq_p"}, "g_idx", lambda t: t, 'found "gptq_p"'),
+    ("ct-w4a16", {"transform_config": {"config_groups": {"R1": {"type": "hadamard"}}}}, "weight_scale", lambda t: t, "transform_config"),
+    ("ct-w8a16", {"sparsity_config": {"format": "sparse-24-bitmask"}}, "weight_scale", lambda t: t, "sparsity_config: expected nothing"),
     ("gptq-v1", {}, "weight", lambda _: ("BF16", [256, 256], bytes(131072)), "expected one form of the matrix, found"),
     ("awq", {}, "scales", turned, "expected F16 [2, 256], found F16 [256, 2]"),
     ("fp8-blocks", {}, "weight_scale_inv", lambda _: None, 'down_proj.weight_scale_inv" is missing'),
