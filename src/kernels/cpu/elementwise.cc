@@ -342,8 +342,8 @@ void qkv_product(void (*matmul)(const MatmulParams&, const Execution&), const Ro
   const QkvShares parts = qkv_shares(then.rows, on.share.count);
   const Part of_rows{on.share.index / parts.groups, parts.rows},
       of_groups{on.share.index % parts.groups, parts.groups};
-  const auto [begin, end] = of_rows.of(then.rows, kRowGrain);
-  const Part::Run its_groups = of_groups.of(groups);
+  const Part::Run its_rows = of_rows.of(then.rows, kRowGrain), its_groups = of_groups.of(groups);
+  const int64_t begin = its_rows.begin, end = its_rows.end;
   if (begin == end) return;
 
   const Activation x = p.x.from(begin, scales_of_row(p.w.type, p.w.k, 1));
