@@ -1,13 +1,6 @@
 // Products of e4m3 numbers in a model: one answer for every schedule, instruction set and number of
 // threads and ranks, in both orders; and the directory that it is read from.
-#include <gtest/gtest.h>
-
-#include "../weights/model_files.h"
-#include "kernels/select.h"
-#include "model/families/make_model.h"
-#include "model/families/presets.h"
-#include "model/families/quantised_checkpoint.h"
-#include "schedules.h"
+#include "byte_model.h"
 #include "weights/hf_directory.h"
 
 namespace invar {
@@ -15,59 +8,17 @@ namespace {
 
 using namespace testing_model;
 
-class Fp8Model : public testing::Test {
+class Fp8Model : public ByteModel {
  protected:
-  Fp8Model() {
-    make_model(files_ / "bf16", {.spec = preset_spec("tiny")}, 7, pool_);
-    write_fp8(files_ / "bf16", files_ / "fp8", pool_);
-  }
-  ModelOptions options() const { return {.model = files_ / "fp8", .weights = "fp8", .threads = 2}; }
-
-  static std::vector<Tokens> sequences() {
-    return {random_tokens(60, 512, 1), random_tokens(33, 512, 2), random_tokens(1, 512, 4)};
-  }
-  static RunnerLimits limits() { return {.blocks = 64, .max_rows = 512, .max_logit_rows = 512}; }
-  static std::vector<Digests> hashes(const ModelOptions& options) {
-    Model model(options);
-    Executor runner(model, limits());
-    return one_by_one(runner, sequences());
-  }
-
-  ThreadPool pool_{2};
-  TempDirectory files_;
+  Fp8Model() : ByteModel("fp8", "fp8") {}
 };
 
 TEST_F(Fp8Model, HasOneAnswerUnderEverySchedule) {
-  for (const char* order : {"portable", "hopper"}) {
-    ModelOptions served = options();
-    served.arithmetic = order;
-    Model model(served);
-    EXPECT_EQ(model.identity(), std::string("invar-1/") + order + "/fp8/row8.8");
-    Executor runner(model, limits());
-    const auto expected = one_by_one(runner, sequences());
-    for (const int max_chunk : {7, 40, 90})
-      EXPECT_EQ(random_schedule(runner, sequences(), 10 + max_chunk, max_chunk), expected)
-          << order << " " << max_chunk;
-    auto other = sequences();
-    other[0][20] ^= 1;  // the control
-    EXPECT_NE(random_schedule(runner, other, 5, 40)[0], expected[0]) << order;
-  }
+  expect_one_answer_under_every_schedule();
 }
 
 TEST_F(Fp8Model, HasOneAnswerOnEverySetThreadAndRank) {
-  ModelOptions served = options();
-  served.instruction_set = "scalar";
-  const auto expected = hashes(served);
-  for (const std::string& set : instruction_sets())
-    for (const int ranks : {1, 2}) {
-      if (!is_supported(set) || (set == "scalar" && ranks > 1)) continue;
-      served.instruction_set = set;
-      served.ranks = ranks;
-      EXPECT_EQ(hashes(served), expected) << set << " " << ranks << " ranks";
-    }
-  served = options();
-  served.threads = 4;
-  EXPECT_EQ(hashes(served), expected);
+  expect_one_answer_on_every_set_thread_and_rank(2);
 }
 
 TEST_F(Fp8Model, IsNotItsTwinOrTheOriginal) {

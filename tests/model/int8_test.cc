@@ -1,72 +1,23 @@
 // Products of integers in a model: one answer for every schedule, instruction set, number of
 // threads and ranks, in both orders; and what is refused.
-#include <gtest/gtest.h>
-
-#include "../weights/model_files.h"
-#include "kernels/select.h"
-#include "model/families/make_model.h"
-#include "model/families/presets.h"
-#include "model/families/quantised_checkpoint.h"
-#include "schedules.h"
+#include "byte_model.h"
 
 namespace invar {
 namespace {
 
 using namespace testing_model;
 
-class Int8Model : public testing::Test {
+class Int8Model : public ByteModel {
  protected:
-  Int8Model() {
-    ThreadPool pool(2);
-    make_model(files_ / "bf16", {.spec = preset_spec("tiny")}, 7, pool);
-    write_w8a8(files_ / "bf16", files_ / "int8", pool);
-  }
-  ModelOptions options() const { return {.model = files_ / "int8", .threads = 2}; }
-
-  static std::vector<Tokens> sequences() {
-    return {random_tokens(90, 512, 1), random_tokens(33, 512, 2), random_tokens(1, 512, 4)};
-  }
-  static RunnerLimits limits() { return {.blocks = 64, .max_rows = 512, .max_logit_rows = 512}; }
-  static std::vector<Digests> hashes(const ModelOptions& options) {
-    Model model(options);
-    Executor runner(model, limits());
-    return one_by_one(runner, sequences());
-  }
-
-  TempDirectory files_;
+  Int8Model() : ByteModel("int8", "auto") {}
 };
 
 TEST_F(Int8Model, HasOneAnswerUnderEverySchedule) {
-  for (const char* order : {"portable", "hopper"}) {
-    ModelOptions served = options();
-    served.arithmetic = order;
-    Model model(served);
-    EXPECT_EQ(model.identity(), std::string("invar-1/") + order + "/int8/row8.8");
-    Executor runner(model, limits());
-    const auto expected = one_by_one(runner, sequences());
-    for (const int max_chunk : {7, 40, 90})
-      EXPECT_EQ(random_schedule(runner, sequences(), 10 + max_chunk, max_chunk), expected)
-          << order << " " << max_chunk;
-    auto other = sequences();
-    other[0][20] ^= 1;  // the control
-    EXPECT_NE(random_schedule(runner, other, 5, 40)[0], expected[0]) << order;
-  }
+  expect_one_answer_under_every_schedule();
 }
 
 TEST_F(Int8Model, HasOneAnswerOnEverySetThreadAndRank) {
-  ModelOptions served = options();
-  served.instruction_set = "scalar";
-  const auto expected = hashes(served);
-  for (const std::string& set : instruction_sets())
-    for (const int ranks : {1, 2, 4}) {
-      if (!is_supported(set) || (set == "scalar" && ranks > 2)) continue;
-      served.instruction_set = set;
-      served.ranks = ranks;
-      EXPECT_EQ(hashes(served), expected) << set << " " << ranks << " ranks";
-    }
-  served = options();
-  served.threads = 4;
-  EXPECT_EQ(hashes(served), expected);
+  expect_one_answer_on_every_set_thread_and_rank(4);
 }
 
 // The twin is another arithmetic, of bf16, and near.

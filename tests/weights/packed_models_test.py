@@ -253,6 +253,7 @@ BROKEN = [
     ("gptq-v2-desc-act", {"checkpoint_format": None, "format": "gptq_p"}, "g_idx", lambda t: t, 'found "gptq_p"'),
     ("ct-w4a16", {"transform_config": {"config_groups": {"R1": {"type": "hadamard"}}}}, "weight_scale", lambda t: t, "transform_config"),
     ("ct-w8a16", {"sparsity_config": {"format": "sparse-24-bitmask"}}, "weight_scale", lambda t: t, "sparsity_config: expected nothing"),
+    ("gptq-v1", {}, "scales", lambda t: (t[0], t[1], t[2][:20] + b"\x00\x7e" + t[2][22:]), "expected finite weights, found nan in row 10"),
     ("gptq-v1", {}, "weight", lambda _: ("BF16", [256, 256], bytes(131072)), "expected one form of the matrix, found"),
     ("awq", {}, "scales", turned, "expected F16 [2, 256], found F16 [256, 2]"),
     ("fp8-blocks", {}, "weight_scale_inv", lambda _: None, 'down_proj.weight_scale_inv" is missing'),
