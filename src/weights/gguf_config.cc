@@ -1,23 +1,23 @@
 // A GGUF file's metadata as the config.json of a Hugging Face directory.
 #include <algorithm>
 #include <cmath>
-#include <set>
 
 #include "base/error.h"
 #include "numerics/math.h"
+#include "weights/gguf_expert_keys.h"
 #include "weights/gguf_texts.h"
 
 namespace invar {
 
 namespace {
 
-class Metadata;
-using AddKeys = void (*)(const Metadata&, json::Value&);
+using AddKeys = void (*)(const GgufKeys&, json::Value&);
 
-void add_biases(const Metadata& in, json::Value& config);
-void add_gemma2(const Metadata& in, json::Value& config);
-void add_gemma3(const Metadata& in, json::Value& config);
-void add_granite(const Metadata& in, json::Value& config);
+void add_biases(const GgufKeys& in, json::Value& config);
+void add_gemma2(const GgufKeys& in, json::Value& config);
+void add_gemma3(const GgufKeys& in, json::Value& config);
+void add_granite(const GgufKeys& in, json::Value& config);
+void add_granite_moe(const GgufKeys& in, json::Value& config);
 
 struct Architecture {
   std::string_view name;  // in GGUF files
@@ -36,112 +36,46 @@ constexpr Architecture kArchitectures[] = {
     {"granite", "granite", "GraniteForCausalLM", add_granite},
     {"olmo2", "olmo2", "Olmo2ForCausalLM"},
     {"smollm3", "smollm3", "SmolLM3ForCausalLM"},
+    {"llama", "mixtral", "MixtralForCausalLM", add_mixtral_experts},  // behind the one without
+    {"qwen2moe", "qwen2_moe", "Qwen2MoeForCausalLM", add_qwen2_experts},
+    {"qwen3moe", "qwen3_moe", "Qwen3MoeForCausalLM", add_qwen3_experts},
+    {"olmoe", "olmoe", "OlmoeForCausalLM", add_olmoe_experts},
+    {"granitemoe", "granitemoe", "GraniteMoeForCausalLM", add_granite_moe},
 };
 
-// Keys of the file's architecture, with its name in front.
-class Metadata {
- public:
-  explicit Metadata(const GgufFile& file) : file_(file) {
-    const json::Value* name = file.find("general.architecture");
-    if (!name || !name->is_string())
-      fail("{}: general.architecture: expected a text, found {}", file.path(),
-           name ? json::excerpt(*name) : "nothing");
-    const auto* found = std::ranges::find(kArchitectures, name->as_string(), &Architecture::name);
-    if (found == std::end(kArchitectures)) {
-      std::string known;
-      for (const Architecture& one : kArchitectures)
+const Architecture& architecture_of(const GgufFile& file) {
+  const json::Value* name = file.find("general.architecture");
+  if (!name || !name->is_string())
+    fail("{}: general.architecture: expected a text, found {}", file.path(),
+         name ? json::excerpt(*name) : "nothing");
+  const auto is_it = [&](const Architecture& one) { return one.name == name->as_string(); };
+  const auto* found = std::ranges::find_if(kArchitectures, is_it);
+  if (found == std::end(kArchitectures)) {
+    std::string known;
+    for (const Architecture& one : kArchitectures)
+      if (&one == std::ranges::find(kArchitectures, one.name, &Architecture::name))
         known += (known.empty() ? "" : ", ") + std::string(one.name);
-      fail("{}: general.architecture: expected {}, found {}", file.path(), known,
-           json::quoted(name->as_string()));
-    }
-    architecture_ = found;
+    fail("{}: general.architecture: expected {}, found {}", file.path(), known,
+         json::quoted(name->as_string()));
   }
-
-  const Architecture& architecture() const { return *architecture_; }
-  const GgufFile& file() const { return file_; }
-
-  std::string key(std::string_view name) const {
-    return fmt::format("{}.{}", architecture_->name, name);
-  }
-  const json::Value* find(std::string_view name) const {
-    known_.insert(key(name));
-    return file_.find(key(name));
-  }
-  void ignore(std::string_view name) const { known_.insert(key(name)); }
-  // Keys of the architecture that nobody has asked for.
-  std::vector<std::string> others() const {
-    std::vector<std::string> names;
-    for (const auto& [name, value] : file_.metadata())
-      if (name.starts_with(key("")) && !known_.contains(name)) names.push_back(name);
-    return names;
-  }
-
-  // Of all layers, where a list has one for each.
-  int64_t integer(std::string_view name) const {
-    const auto found = find_integer(name);
-    if (!found) fail("{}: {} is missing", file_.path(), key(name));
-    return *found;
-  }
-  std::optional<int64_t> find_integer(std::string_view name) const {
-    const json::Value* value = find(name);
-    if (!value) return std::nullopt;
-    const json::Value* one = value;
-    if (value->is_array() && !value->as_array().empty()) {
-      one = &value->as_array()[0];
-      check_one_for_each_layer(name, value->as_array());
-      if (std::ranges::any_of(value->as_array(), [&](const auto& other) { return other != *one; }))
-        fail("{}: {}: layers of different sizes are not supported", file_.path(), key(name));
-    }
-    const auto integer = one->to_integer();
-    if (!integer || !one->is_integer())
-      fail("{}: {}: expected an integer, found {}", file_.path(), key(name), json::excerpt(*value));
-    return integer;
-  }
-  std::optional<double> find_number(std::string_view name) const {
-    const json::Value* value = find(name);
-    if (!value) return std::nullopt;
-    if (!value->is_number() || !std::isfinite(value->as_number()))
-      fail("{}: {}: expected a number, found {}", file_.path(), key(name), json::excerpt(*value));
-    return value->as_number();
-  }
-  double number(std::string_view name) const {
-    const auto found = find_number(name);
-    if (!found) fail("{}: {} is missing", file_.path(), key(name));
-    return *found;
-  }
-
-  void check_one_for_each_layer(std::string_view name, const json::Array& list) const {
-    const json::Value* layers = find("block_count");
-    if (layers && layers->is_integer() && *layers != json::Value(std::ssize(list)))
-      fail("{}: {}: expected one for each of {} layers, found {}", file_.path(), key(name),
-           json::excerpt(*layers), list.size());
-  }
-
-  const GgufTensor* tensor(std::string_view name) const {
-    for (const GgufFile::Part& part : file_.parts())
-      for (const GgufTensor& tensor : part.header.tensors)
-        if (tensor.name == name) return &tensor;
-    return nullptr;
-  }
-
- private:
-  const GgufFile& file_;
-  const Architecture* architecture_;
-  mutable std::set<std::string, std::less<>> known_;
-};
+  const json::Value* experts = file.find(fmt::format("{}.expert_count", found->name));
+  if (!experts || *experts == json::Value(0)) return *found;
+  const auto* other = std::find_if(found + 1, std::end(kArchitectures), is_it);
+  return other == std::end(kArchitectures) ? *found : *other;
+}
 
 // As files hold them: an f32.
 double narrow(double value) {
   return static_cast<double>(static_cast<float>(value));
 }
 
-void add_biases(const Metadata& in, json::Value& config) {
+void add_biases(const GgufKeys& in, json::Value& config) {
   config.set("attention_bias", in.tensor("blk.0.attn_q.bias") || in.tensor("blk.0.attn_qkv.bias"));
   config.set("mlp_bias", in.tensor("blk.0.ffn_gate.bias") != nullptr);
 }
 
 // All but every `pattern`-th layer have the window, or those that a list says.
-void add_windows(const Metadata& in, json::Value& config, int64_t pattern) {
+void add_windows(const GgufKeys& in, json::Value& config, int64_t pattern) {
   constexpr const char* kPattern = "attention.sliding_window_pattern";
   config.set("sliding_window", in.integer("attention.sliding_window"));
   const json::Value* own = in.find(kPattern);
@@ -164,21 +98,21 @@ void add_windows(const Metadata& in, json::Value& config, int64_t pattern) {
 }
 
 // The files do not say what queries are divided by: it follows from the largest model's depth.
-void add_score_width(const Metadata& in, json::Value& config, int64_t layers_of_largest) {
+void add_score_width(const GgufKeys& in, json::Value& config, int64_t layers_of_largest) {
   const bool is_largest = in.integer("block_count") == layers_of_largest;
   config.set("query_pre_attn_scalar",
              is_largest ? in.integer("embedding_length") / in.integer("attention.head_count")
                         : config.find("head_dim")->as_integer());
 }
 
-void add_gemma2(const Metadata& in, json::Value& config) {
+void add_gemma2(const GgufKeys& in, json::Value& config) {
   add_windows(in, config, 2);
   add_score_width(in, config, 46);
   config.set("attn_logit_softcapping", in.find_number("attn_logit_softcapping").value_or(50));
   config.set("final_logit_softcapping", in.find_number("final_logit_softcapping").value_or(30));
 }
 
-void add_gemma3(const Metadata& in, json::Value& config) {
+void add_gemma3(const GgufKeys& in, json::Value& config) {
   add_windows(in, config, 6);
   add_score_width(in, config, 62);
   if (const auto cap = in.find_number("final_logit_softcapping"))
@@ -187,8 +121,13 @@ void add_gemma3(const Metadata& in, json::Value& config) {
     config.set("rope_local_base_freq", *theta);
 }
 
-void add_granite(const Metadata& in, json::Value& config) {
+void add_granite(const GgufKeys& in, json::Value& config) {
   add_biases(in, config);
+  // There, and only there, it says whether anything turns.
+  if (const json::Value* turns = in.find("rope.scaling.finetuned");
+      turns && *turns != json::Value(true))
+    fail("{}: {}: expected true, found {}", in.file().path(), in.key("rope.scaling.finetuned"),
+         json::excerpt(*turns));
   config.set("embedding_multiplier", in.find_number("embedding_scale").value_or(1));
   config.set("residual_multiplier", in.find_number("residual_scale").value_or(1));
   config.set("logits_scaling", in.find_number("logit_scale").value_or(1));
@@ -197,9 +136,14 @@ void add_granite(const Metadata& in, json::Value& config) {
              in.find_number("attention.scale").value_or(1 / std::sqrt(width)));
 }
 
+void add_granite_moe(const GgufKeys& in, json::Value& config) {
+  add_granite(in, config);
+  add_granite_experts(in, config);
+}
+
 // llama3's scaling stands in files as what it divides each frequency by, without its parameters.
 // They are those of all published models but for the factor, which is the largest of these.
-json::Value llama3_scaling(const Metadata& in, double theta, int64_t head_dim) {
+json::Value llama3_scaling(const GgufKeys& in, double theta, int64_t head_dim) {
   constexpr double kLow = 1, kHigh = 4, kPositions = 8192;
   const auto source = open_gguf_tensors(std::make_shared<GgufFile>(in.file().path()));
   const int64_t count = source->info("rope_freqs.weight").elements();
@@ -229,7 +173,7 @@ json::Value llama3_scaling(const Metadata& in, double theta, int64_t head_dim) {
 }
 
 // A factor without a type is that of linear scaling, as for llama.cpp.
-std::string scaling_type(const Metadata& in) {
+std::string scaling_type(const GgufKeys& in) {
   const json::Value* type = in.find("rope.scaling.type");
   if (!type) return in.find_number("rope.scaling.factor").value_or(0) != 0 ? "linear" : "none";
   if (!type->is_string())
@@ -238,7 +182,7 @@ std::string scaling_type(const Metadata& in) {
   return type->as_string();
 }
 
-json::Value rope_scaling(const Metadata& in, double theta, int64_t head_dim) {
+json::Value rope_scaling(const GgufKeys& in, double theta, int64_t head_dim) {
   const std::string name = scaling_type(in);
   if (in.tensor("rope_freqs.weight")) {
     if (name == "none") return llama3_scaling(in, theta, head_dim);
@@ -268,8 +212,8 @@ json::Value rope_scaling(const Metadata& in, double theta, int64_t head_dim) {
   return scaling;
 }
 
-void add_ropes(const Metadata& in, json::Value& config) {
-  const double theta = in.find_number("rope.freq_base").value_or(in.architecture().theta);
+void add_ropes(const GgufKeys& in, json::Value& config, double usual_theta) {
+  const double theta = in.find_number("rope.freq_base").value_or(usual_theta);
   const int64_t head_dim = config.find("head_dim")->as_integer();
   const int64_t rotated = in.find_integer("rope.dimension_count").value_or(head_dim);
   if (rotated != head_dim)
@@ -280,7 +224,7 @@ void add_ropes(const Metadata& in, json::Value& config) {
     config.set("rope_scaling", std::move(scaling));
 }
 
-int64_t vocabulary(const Metadata& in) {
+int64_t vocabulary(const GgufKeys& in) {
   const GgufTensor* embedding = in.tensor("token_embd.weight");
   if (!embedding || embedding->shape.size() != 2)
     fail("{}: the tensor \"token_embd.weight\" is missing or has not two dimensions",
@@ -288,7 +232,7 @@ int64_t vocabulary(const Metadata& in) {
   return embedding->shape[0];
 }
 
-int64_t head_size(const Metadata& in) {
+int64_t head_size(const GgufKeys& in) {
   const int64_t heads = in.integer("attention.head_count");
   const auto size = in.find_integer("attention.key_length");
   const auto values = in.find_integer("attention.value_length");
@@ -326,6 +270,14 @@ const std::vector<Harmless>& harmless_keys() {
       {"pooling_type", 0},
       {"expert_count", 0},
       {"expert_used_count", 0},
+      {"expert_shared_count", 0},
+      {"expert_group_count", 0},
+      {"expert_group_count", 1},
+      {"expert_group_used_count", 0},
+      {"expert_group_used_count", 1},
+      {"expert_weights_scale", 0.0},  // none
+      {"expert_weights_scale", 1.0},
+      {"leading_dense_block_count", 0},
       {"nextn_predict_layers", 0},
       {"rope.scale_linear", 1.0},
       {"rope.scaling.attn_factor", 1.0},  // beside yarn's own
@@ -336,18 +288,10 @@ const std::vector<Harmless>& harmless_keys() {
   return keys;
 }
 
-bool is_harmless(const json::Value& found, const json::Value& only) {
-  if (only.is_null() || found == only) return true;
-  return found.is_number() && only.is_number() && found.as_number() == only.as_number();
-}
-
 // Keys of the architecture that nobody knows go on under their names, for whoever reads the
 // configuration to refuse; those of images, which nobody reads, do not.
-void add_unknown(const Metadata& in, json::Value& config) {
-  for (const Harmless& one : harmless_keys())
-    if (const json::Value* value = in.file().find(in.key(one.name));
-        value && is_harmless(*value, one.only))
-      in.ignore(one.name);
+void add_unknown(const GgufKeys& in, json::Value& config) {
+  for (const Harmless& one : harmless_keys()) in.ignore_if(one.name, one.only);
   for (const std::string& name : in.others())
     if (!name.starts_with(in.key("vision.")) && !name.starts_with(in.key("mm.")))
       config.set(name, *in.file().find(name));
@@ -363,8 +307,8 @@ std::string gguf_architecture(std::string_view model_type, std::string_view wher
 }
 
 json::Value gguf_config(const GgufFile& file) {
-  const Metadata in(file);
-  const Architecture& architecture = in.architecture();
+  const Architecture& architecture = architecture_of(file);
+  const GgufKeys in(file, architecture.name);
   json::Value config = json::Object{
       {"architectures", json::Array{architecture.class_name}},
       {"model_type", architecture.model_type},
@@ -380,7 +324,7 @@ json::Value gguf_config(const GgufFile& file) {
       {"max_position_embeddings", in.integer("context_length")},
       {"tie_word_embeddings", in.tensor("output.weight") == nullptr},
   };
-  add_ropes(in, config);
+  add_ropes(in, config, architecture.theta);
   if (architecture.add) architecture.add(in, config);
   add_unknown(in, config);
   return config;

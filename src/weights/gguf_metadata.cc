@@ -1,6 +1,7 @@
 #include "weights/gguf_metadata.h"
 
 #include <algorithm>
+#include <cmath>
 
 #include "base/error.h"
 #include "weights/gguf_texts.h"
@@ -188,6 +189,18 @@ std::vector<GgufKey> gguf_model_keys(const json::Value& config, const std::strin
   add("rope.freq_base", "rope_theta", Number::f32);
   add("attention.sliding_window", "sliding_window");
   add("vocab_size", "vocab_size");
+  add("expert_count", "num_experts");
+  add("expert_count", "num_local_experts");
+  add("expert_used_count", "num_experts_per_tok");
+  add("expert_feed_forward_length", "moe_intermediate_size");
+  add("expert_shared_feed_forward_length", "shared_expert_intermediate_size");
+  add("embedding_scale", "embedding_multiplier", Number::f32);
+  add("residual_scale", "residual_multiplier", Number::f32);
+  add("logit_scale", "logits_scaling", Number::f32);
+  // What follows from a head's size need not be an f32.
+  const json::Value *scale = config.find("attention_multiplier"), *size = config.find("head_dim");
+  if (scale && size && scale->as_number() != 1 / std::sqrt(size->as_number()))
+    add("attention.scale", "attention_multiplier", Number::f32);
   return keys;
 }
 

@@ -166,24 +166,39 @@ class Made:
     """tensors: (name, ggml's type, shape as in files, bytes); twin: name to (dtype, shape, bytes)."""
 
     def __init__(self, architecture, seed, kinds):
-        rng = random.Random(seed)
-        self.architecture, self.tensors, self.twin = architecture, [], {}
-        for i, (name, other, rows, width) in enumerate(matrices(architecture)):
-            kind = kinds[i % len(kinds)]
-            stored, twin = random_matrix(rng, kind, rows, width)
-            if architecture == "llama" and name.endswith(("attn_q", "attn_k")):
-                as_stored = [twin[r * width:(r + 1) * width] for r in range(rows)]
-                twin = [None] * rows
-                for at, row in enumerate(neighbours(rows, width)):
-                    twin[row] = as_stored[at]
-                twin = [x for row in twin for x in row]
-            self.tensors.append((name + ".weight", TYPES[kind][0], (width, rows), stored))
-            self.twin[other + ".weight"] = ("BF16", [rows, width], struct.pack(f"<{len(twin)}H", *twin))
-        for name, other, width in norms(architecture):
-            w = [widened(bf16(rng.uniform(0.5, 1.5) - (architecture == "gemma3"))) for _ in range(width)]
-            plus = 1.0 if architecture == "gemma3" else 0.0
-            self.tensors.append((name + ".weight", 0, (width,), struct.pack(f"<{width}f", *[plus + x for x in w])))
-            self.twin[other + ".weight"] = ("F32", [width], struct.pack(f"<{width}f", *w))
+        self.rng = random.Random(seed)
+        self.architecture, self.kinds, self.tensors, self.twin = architecture, kinds, [], {}
+        self.add_all()
+
+    def add_all(self):
+        for i, (name, other, rows, width) in enumerate(matrices(self.architecture)):
+            self.add_matrix(self.kinds[i % len(self.kinds)], name, [other], (width, rows))
+        for name, other, width in norms(self.architecture):
+            self.add_norm(name, other, width)
+
+    def add_matrix(self, kind, name, others, shape):
+        """The others are its rows in equal parts, one behind the other."""
+        width, rows = shape[0], 1
+        for size in shape[1:]:
+            rows *= size
+        stored, twin = random_matrix(self.rng, kind, rows, width)
+        if self.architecture == "llama" and name.endswith(("attn_q", "attn_k")):
+            as_stored = [twin[r * width:(r + 1) * width] for r in range(rows)]
+            twin = [None] * rows
+            for at, row in enumerate(neighbours(rows, width)):
+                twin[row] = as_stored[at]
+            twin = [x for row in twin for x in row]
+        self.tensors.append((name + ".weight", TYPES[kind][0], shape, stored))
+        part = rows // len(others)
+        for i, other in enumerate(others):
+            of = twin[i * part * width:(i + 1) * part * width]
+            self.twin[other + ".weight"] = ("BF16", [part, width], struct.pack(f"<{len(of)}H", *of))
+
+    def add_norm(self, name, other, width):
+        w = [widened(bf16(self.rng.uniform(0.5, 1.5) - (self.architecture == "gemma3"))) for _ in range(width)]
+        plus = 1.0 if self.architecture == "gemma3" else 0.0
+        self.tensors.append((name + ".weight", 0, (width,), struct.pack(f"<{width}f", *[plus + x for x in w])))
+        self.twin[other + ".weight"] = ("F32", [width], struct.pack(f"<{width}f", *w))
 
     def metadata(self):
         a = self.architecture
@@ -258,6 +273,14 @@ class Made:
             more = {"split.no": i, "split.count": count, "split.tensors.count": len(self.tensors)}
             (folder / f"model-{i + 1:05}-of-{count:05}.gguf").write_bytes(self.gguf(some, more))
         return folder / f"model-00001-of-{count:05}.gguf"
+
+
+def with_other_scale(kind, data):
+    """The blocks with another bit in the first one's scale, so that elements change in any type."""
+    front = next(front for number, _, front, _, _ in TYPES.values() if number == kind)
+    data = bytearray(data)
+    data[1 if front else -1] ^= 4
+    return bytes(data)
 
 
 def text(value):

@@ -196,7 +196,7 @@ TEST_F(Gguf, KeysThatNobodyKnowsAreNotLost) {
   EXPECT_EQ(config_with(known), open_hf_directory(path_).config);
   for (const GgufKey& key : std::vector<GgufKey>{{"llama.attention.clamp_kqv", 8.0, f32},
                                                  {"llama.attention.sliding_window", 64},
-                                                 {"llama.expert_count", 8},
+                                                 {"llama.expert_group_count", 8},
                                                  {"llama.attention.causal", false},
                                                  {"llama.pooling_type", 3},
                                                  {"llama.logit_scale", 0.5, f32},

@@ -1,6 +1,7 @@
 #include "model/families/family_source.h"
 
 #include <algorithm>
+#include <bit>
 #include <cstring>
 #include <map>
 
@@ -77,6 +78,8 @@ class FamilySource : public TensorSource {
       else if (at.row && !info.shape.empty())
         check_rows(at, tensor, info);
       if (at.is_plus_one) info.dtype = DType::f32;
+      if (stored.has_gguf_names() && is_gguf_router(tensor.role) && has_bf16_numbers(at.tensor))
+        info.dtype = DType::bf16;
       entries_[tensor.name] = {std::move(at), std::move(info)};
     }
     for (const auto& [name, entry] : entries_) names_.push_back(name);
@@ -174,6 +177,21 @@ class FamilySource : public TensorSource {
     info.shape = tensor.shape;
   }
 
+  // Whether a tensor of f32 loses nothing as bf16.
+  bool has_bf16_numbers(const std::string& name) const {
+    const TensorInfo& info = stored_.info(name);
+    if (info.dtype != DType::f32) return false;
+    constexpr int64_t kAtOnce = 4096;
+    float values[kAtOnce];
+    for (int64_t i = 0; i < info.elements(); i += kAtOnce) {
+      const int64_t count = std::min(kAtOnce, info.elements() - i);
+      stored_.read(name, i, count, DType::f32, values);
+      for (int64_t k = 0; k < count; ++k)
+        if (std::bit_cast<uint32_t>(values[k]) & 0xffff) return false;
+    }
+    return true;
+  }
+
   // What has no place stays to be refused.
   void keep(const std::string& name) {
     if (entries_.contains(name)) return;
@@ -255,21 +273,19 @@ std::unique_ptr<TensorSource> decoder_tensors(const DecoderSpec& spec, const Ten
 
 std::vector<StoredTensor> stored_tensors(const DecoderSpec& spec) {
   std::vector<StoredTensor> tensors;
+  std::map<std::string, size_t> known;
   for (const TensorSpec& tensor : tensors_of(spec)) {
-    const StoredAt at = place_of(spec, tensor);
+    StoredAt at = place_of(spec, tensor);
     int64_t rows = tensor.shape[0];
     if (at.row) {
       rows = 0;
       for (int64_t row = 0; row < tensor.shape[0]; ++row) rows = std::max(rows, at.row(row) + 1);
     }
-    const auto known = std::ranges::find(tensors, at.tensor, &StoredTensor::name);
-    if (known != tensors.end()) {
-      if (at.shape.empty()) known->shape[0] = std::max(known->shape[0], rows);
-      continue;
-    }
-    tensors.push_back(
-        {at.tensor, at.shape.empty() ? tensor.shape : at.shape, tensor, at.is_plus_one});
-    if (at.shape.empty()) tensors.back().shape[0] = rows;
+    const auto [place, is_new] = known.try_emplace(at.tensor, tensors.size());
+    if (is_new) tensors.push_back({at.tensor, at.shape.empty() ? tensor.shape : at.shape, {}});
+    StoredTensor& stored = tensors[place->second];
+    if (at.shape.empty()) stored.shape[0] = is_new ? rows : std::max(stored.shape[0], rows);
+    stored.parts.push_back({tensor, std::move(at)});
   }
   return tensors;
 }

@@ -19,13 +19,16 @@ bool stores_otherwise(const DecoderSpec& spec);
 // Whether they hold the decoder's but for w where the decoder has 1 + w, in its vectors.
 bool stores_offsets(const DecoderSpec& spec);
 
-// The tensors of a checkpoint of the family, in the order of computation, each with the first of
-// the decoder's tensors that it holds.
+// The tensors of a checkpoint of the family, in the order of computation, each with those of the
+// decoder's that it holds.
 struct StoredTensor {
+  struct Part {
+    TensorSpec of;
+    StoredAt at;
+  };
   std::string name;
   std::vector<int64_t> shape;
-  TensorSpec of;
-  bool is_plus_one;
+  std::vector<Part> parts;
 };
 std::vector<StoredTensor> stored_tensors(const DecoderSpec& spec);
 

@@ -27,11 +27,15 @@ namespace {
 // Tensors of another source under other names, or as other types, or with their rows elsewhere.
 class RenamedSource final : public TensorSource {
  public:
+  // Rows of a tensor of the other source that stand together in both.
+  struct Run {
+    std::string name;
+    int64_t first, rows;
+  };
   struct Entry {
-    std::string name;  // in the other source
     TensorInfo info;
-    std::vector<int64_t> rows = {};  // of the other's that are this one's; none: the same
-    bool is_minus_one = false;       // 1 is taken away from its elements, exactly
+    std::vector<Run> runs;      // one behind the other
+    bool is_minus_one = false;  // 1 is taken away from its elements, exactly
   };
 
   RenamedSource(const TensorSource& base, std::map<std::string, Entry, std::less<>> entries)
@@ -42,34 +46,47 @@ class RenamedSource final : public TensorSource {
   const std::vector<std::string>& names() const override { return names_; }
   bool has(std::string_view name) const override { return entries_.contains(name); }
   const TensorInfo& info(std::string_view name) const override { return find(name).info; }
-  std::string where(std::string_view name) const override { return base_.where(find(name).name); }
+  std::string where(std::string_view name) const override {
+    return base_.where(find(name).runs[0].name);
+  }
 
   void read(std::string_view name, int64_t first, int64_t count, DType as,
             void* out) const override {
     const Entry& entry = find(name);
-    if (entry.is_minus_one) return read_minus_one(entry, first, count, as, out);
-    if (entry.rows.empty()) return base_.read(entry.name, first, count, as, out);
-    const int64_t width = entry.info.row_elements();
+    const int64_t width = row_elements(entry.info), end = first + count;
     char* to = static_cast<char*>(out);
-    for (int64_t i = first; i < first + count;) {
-      const int64_t n = std::min((i / width + 1) * width, first + count) - i;
-      base_.read(entry.name, entry.rows[static_cast<size_t>(i / width)] * width + i % width, n, as,
-                 to);
-      to += bytes_of(as, n);
-      i += n;
+    int64_t begin = 0;
+    for (const Run& run : entry.runs) {
+      const int64_t of_run = run.rows * width;
+      const int64_t from = std::max(first, begin), n = std::min(end, begin + of_run) - from;
+      if (n > 0) {
+        const int64_t at = run.first * width + from - begin;
+        if (entry.is_minus_one)
+          read_minus_one(run.name, at, n, as, to);
+        else
+          base_.read(run.name, at, n, as, to);
+        to += bytes_of(as, n);
+      }
+      begin += of_run;
     }
+  }
+
+  // Of what runs are made of: all that the last dimension has.
+  static int64_t row_elements(const TensorInfo& info) {
+    return info.shape.size() < 2 ? 1 : info.shape.back();
   }
 
  private:
   const Entry& find(std::string_view name) const { return entries_.find(name)->second; }
 
-  void read_minus_one(const Entry& entry, int64_t first, int64_t count, DType as, void* out) const {
+  void read_minus_one(const std::string& name, int64_t first, int64_t count, DType as,
+                      void* out) const {
     std::vector<float> values(static_cast<size_t>(count));
-    base_.read(entry.name, first, count, DType::f32, values.data());
+    base_.read(name, first, count, DType::f32, values.data());
     for (float& value : values) {
       const float less = value - 1.0f;
       if (1.0f + less != value)
-        fail("{}: expected 1 + w with w an f32, found {}", base_.where(entry.name), value);
+        fail("{}: expected 1 + w with w an f32, found {}", base_.where(name), value);
       value = less;
     }
     convert_elements(values.data(), DType::f32, count, as, out);
@@ -84,7 +101,7 @@ using Entries = std::map<std::string, RenamedSource::Entry, std::less<>>;
 // ---- To GGUF
 
 DType type_in_gguf(const TensorSpec& tensor, DType type) {
-  if (tensor.shape.size() < 2) return DType::f32;
+  if (tensor.shape.size() < 2 || is_gguf_router(tensor.role)) return DType::f32;
   const bool is_outside = tensor.role == TensorRole::embedding || tensor.role == TensorRole::head;
   if (is_outside && type != DType::bf16) type = DType::q8_0;
   for (const DType one : {type, DType::q8_0})
@@ -98,12 +115,39 @@ bool turns(TensorRole role) {
 }
 
 // The decoder's rows in the order in which files have them.
-std::vector<int64_t> rows_in_gguf(const DecoderSpec& spec, const TensorSpec& tensor) {
-  if (!turns(tensor.role) || !has_gguf_neighbours(spec.family)) return {};
+std::vector<RenamedSource::Run> runs_in_gguf(const DecoderSpec& spec, const TensorSpec& tensor) {
+  if (tensor.role == TensorRole::shared_expert_gate) return {{tensor.name, 0, tensor.shape[1]}};
+  if (!turns(tensor.role) || !has_gguf_neighbours(spec.family))
+    return {{tensor.name, 0, tensor.shape[0]}};
   const auto place = rotation_rows(spec, true);
-  std::vector<int64_t> rows(static_cast<size_t>(tensor.shape[0]));
-  for (int64_t row = 0; row < tensor.shape[0]; ++row) rows[static_cast<size_t>(place(row))] = row;
-  return rows;
+  std::vector<RenamedSource::Run> runs(static_cast<size_t>(tensor.shape[0]));
+  for (int64_t row = 0; row < tensor.shape[0]; ++row)
+    runs[static_cast<size_t>(place(row))] = {tensor.name, row, 1};
+  return runs;
+}
+
+std::vector<int64_t> shape_in_gguf(const DecoderSpec& spec, const TensorSpec& tensor) {
+  if (tensor.role == TensorRole::shared_expert_gate) return {tensor.shape[1]};
+  std::vector<int64_t> shape = tensor.shape;
+  if (tensor.expert >= 0)
+    shape.insert(shape.begin(), spec.layer(tensor.layer).experts->routing.experts);
+  return shape;
+}
+
+// The tensors of a file, all experts' in one, and what they are made of.
+Entries entries_of_gguf(const DecoderSpec& spec, const TensorSource& tensors, DType type,
+                        std::vector<GgufItem>& items) {
+  Entries entries;
+  for (const TensorSpec& tensor : tensors_of(spec)) {
+    const std::string name = gguf_name(tensor);
+    const auto [entry, is_new] = entries.try_emplace(name);
+    if (is_new) {
+      items.push_back({name, name, type_in_gguf(tensor, type)});
+      entry->second.info = {tensors.info(tensor.name).dtype, shape_in_gguf(spec, tensor)};
+    }
+    std::ranges::move(runs_in_gguf(spec, tensor), std::back_inserter(entry->second.runs));
+  }
+  return entries;
 }
 
 void check_read_back(const std::string& to, const ModelConfig& config, const std::string& from) {
@@ -124,16 +168,41 @@ TensorInfo dequantised(TensorInfo info) {
   return info;
 }
 
+// The decoder's rows that a tensor of a directory is made of.
+std::vector<RenamedSource::Run> runs_in_directory(const StoredTensor& stored,
+                                                  const DecoderSpec& spec) {
+  const int64_t width = RenamedSource::row_elements({DType::f32, stored.shape});
+  std::vector<std::pair<const TensorSpec*, int64_t>> rows(
+      static_cast<size_t>(TensorInfo{DType::f32, stored.shape}.elements() / width));
+  bool is_whole = true;
+  for (const StoredTensor::Part& part : stored.parts) {
+    is_whole &=
+        !part.at.is_transposed && RenamedSource::row_elements({DType::f32, part.of.shape}) == width;
+    for (int64_t row = 0; row < part.of.shape[0] && is_whole; ++row)
+      rows.at(static_cast<size_t>(part.at.row ? part.at.row(row) : row)) = {&part.of, row};
+  }
+  std::vector<RenamedSource::Run> runs;
+  for (const auto& [tensor, row] : rows) {
+    is_whole &= tensor != nullptr;
+    if (!is_whole)
+      fail("models of the family {}, whose tensors stand in others, cannot be written from GGUF",
+           spec.family);
+    if (!runs.empty() && runs.back().name == tensor->name &&
+        runs.back().first + runs.back().rows == row)
+      ++runs.back().rows;
+    else
+      runs.push_back({tensor->name, row, 1});
+  }
+  return runs;
+}
+
 // Of a GGUF file under the names of a directory.
 Entries entries_of_directory(const ModelConfig& config, const TensorSource& tensors) {
   Entries entries;
-  for (const StoredTensor& stored : stored_tensors(config.spec)) {
-    if (stored.shape != stored.of.shape)
-      fail("models of the family {}, whose tensors stand in others, cannot be written from GGUF",
-           config.spec.family);
-    TensorInfo info = dequantised(tensors.info(stored.of.name));
-    entries[stored.name] = {stored.of.name, std::move(info), {}, stored.is_plus_one};
-  }
+  for (const StoredTensor& stored : stored_tensors(config.spec))
+    entries[stored.name] = {
+        dequantised({tensors.info(stored.parts[0].of.name).dtype, stored.shape}),
+        runs_in_directory(stored, config.spec), stored.parts[0].at.is_plus_one};
   return entries;
 }
 
@@ -190,12 +259,7 @@ void write_gguf_model(const std::string& from, const std::string& to, DType type
   GgufContent content{gguf_model_keys(said, from), {}};
   std::ranges::move(gguf_tokenizer_keys(model_texts(from), said, from),
                     std::back_inserter(content.metadata));
-  Entries entries;
-  for (const TensorSpec& tensor : tensors_of(config.spec)) {
-    const std::string name = gguf_name(tensor);
-    content.tensors.push_back({name, name, type_in_gguf(tensor, type)});
-    entries[name] = {tensor.name, tensors->info(tensor.name), rows_in_gguf(config.spec, tensor)};
-  }
+  Entries entries = entries_of_gguf(config.spec, *tensors, type, content.tensors);
   write_gguf(to, content, RenamedSource(*tensors, std::move(entries)), pool, progress);
   check_read_back(to, config, from);
 }

@@ -40,6 +40,14 @@ constexpr GgufName kNames[] = {
     {TensorRole::up_bias, "ffn_up.bias"},
     {TensorRole::down_bias, "ffn_down.bias"},
     {TensorRole::ffn_out_norm, "post_ffw_norm.weight"},
+    {TensorRole::router, "ffn_gate_inp.weight"},
+    {TensorRole::shared_expert_gate, "ffn_gate_inp_shexp.weight"},
+    {TensorRole::expert_gate, "ffn_gate_exps.weight"},
+    {TensorRole::expert_up, "ffn_up_exps.weight"},
+    {TensorRole::expert_down, "ffn_down_exps.weight"},
+    {TensorRole::shared_gate, "ffn_gate_shexp.weight"},
+    {TensorRole::shared_up, "ffn_up_shexp.weight"},
+    {TensorRole::shared_down, "ffn_down_shexp.weight"},
 };
 
 // Rows of a tensor that begin at some row of another one.
@@ -77,6 +85,28 @@ Fused fused_place(const DecoderSpec& spec, const TensorSpec& tensor, const Tenso
   return {};
 }
 
+// An expert's matrix, in older files by itself, and else in a stack with all the others': its own,
+// or that of gates and, behind each, what they gate.
+StoredAt expert_place(const DecoderSpec& spec, const TensorSpec& tensor,
+                      const TensorSource& stored) {
+  const std::string layer = fmt::format("blk.{}.", tensor.layer);
+  const std::string own = gguf_name(tensor), both = layer + "ffn_gate_up_exps.weight";
+  const bool is_down = tensor.role == TensorRole::expert_down;
+  const bool is_up = tensor.role == TensorRole::expert_up;
+  const std::string alone = fmt::format("{}ffn_{}.{}.weight", layer,
+                                        is_down ? "down"
+                                        : is_up ? "up"
+                                                : "gate",
+                                        tensor.expert);
+  if (!stored.has(own) && stored.has(alone)) return {alone};
+  const bool is_pair = !is_down && !stored.has(own) && stored.has(both);
+  const int64_t rows = tensor.shape[0], each = is_pair ? 2 * rows : rows;
+  const int64_t first = tensor.expert * each + (is_pair && is_up ? rows : 0);
+  return {.tensor = is_pair ? both : own,
+          .row = [first](int64_t row) { return first + row; },
+          .shape = {spec.layer(tensor.layer).experts->routing.experts, each, tensor.shape[1]}};
+}
+
 bool turns(TensorRole role) {
   return role == TensorRole::q || role == TensorRole::k || role == TensorRole::q_bias ||
          role == TensorRole::k_bias;
@@ -91,7 +121,8 @@ std::string gguf_name(const TensorSpec& tensor) {
 }
 
 bool has_gguf_neighbours(std::string_view family) {
-  constexpr std::string_view kFamilies[] = {"llama", "mistral", "granite", "smollm3"};
+  constexpr std::string_view kFamilies[] = {"llama",   "mistral",    "mixtral",
+                                            "granite", "granitemoe", "smollm3"};
   return std::ranges::find(kFamilies, family) != std::end(kFamilies);
 }
 
@@ -99,8 +130,17 @@ bool is_gguf_constant(std::string_view name) {
   return name == "rope_freqs.weight";
 }
 
+bool is_gguf_router(TensorRole role) {
+  return role == TensorRole::router || role == TensorRole::shared_expert_gate;
+}
+
 StoredAt gguf_place(const DecoderSpec& spec, const TensorSpec& tensor, const TensorSource& stored) {
+  if (tensor.expert >= 0 && tensor.shape.size() == 2) return expert_place(spec, tensor, stored);
   StoredAt at{gguf_name(tensor)};
+  if (tensor.role == TensorRole::shared_expert_gate) {  // a vector there
+    at.shape = {tensor.shape[1]};
+    at.row = [](int64_t row) { return row; };
+  }
   if (turns(tensor.role) && has_gguf_neighbours(spec.family)) at.row = rotation_rows(spec, true);
   const Fused fused = fused_place(spec, tensor, stored);
   const bool is_fused_pair = tensor.role == TensorRole::up && !fused.tensor.empty();

@@ -12,6 +12,9 @@ std::string gguf_name(const TensorSpec& tensor);
 // Whether the family's queries and keys stand there with the elements that turn together side by
 // side.
 bool has_gguf_neighbours(std::string_view family);
+// Whether files have the tensor in f32 whatever the model is stored in: where all its elements are
+// bf16 numbers, it is a bf16 one.
+bool is_gguf_router(TensorRole role);
 // Tensors that config.json's numbers stand for.
 bool is_gguf_constant(std::string_view name);
 

@@ -89,9 +89,9 @@ Distribution distribution_of(const TensorSpec& tensor, const DecoderSpec& spec) 
 std::unique_ptr<TensorSource> stored_weights(const DecoderSpec& spec, uint64_t seed) {
   std::vector<DummyTensor> tensors;
   for (const StoredTensor& tensor : stored_tensors(spec)) {
-    const Distribution d = distribution_of(tensor.of, spec);
-    tensors.push_back(
-        {tensor.name, tensor.shape, d.mean - (tensor.is_plus_one ? 1 : 0), d.deviation});
+    const Distribution d = distribution_of(tensor.parts[0].of, spec);
+    tensors.push_back({tensor.name, tensor.shape, d.mean - (tensor.parts[0].at.is_plus_one ? 1 : 0),
+                       d.deviation});
   }
   return std::make_unique<DummySource>(tensors, seed);
 }

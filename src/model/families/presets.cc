@@ -101,15 +101,16 @@ DecoderSpec override_spec(DecoderSpec spec, const SpecOverrides& overrides) {
   for (int i = 0; i < spec.layers; ++i) {
     LayerSpec layer = known[static_cast<size_t>(i) % known.size()];
     change(layer.experts ? layer.experts->width : layer.ffn.width, overrides.ffn);
-    if (layer.experts) {
-      change(layer.experts->routing.experts, overrides.experts);
-      change(layer.experts->routing.chosen, overrides.chosen_experts);
-    }
     if (overrides.family) layer.attention.window = 0;
     change(layer.attention.window, overrides.window);
     spec.layer_specs.push_back(layer);
   }
   set_family(spec, overrides.family.value_or(spec.family));
+  for (LayerSpec& layer : spec.layer_specs)
+    if (layer.experts) {
+      change(layer.experts->routing.experts, overrides.experts);
+      change(layer.experts->routing.chosen, overrides.chosen_experts);
+    }
   try {
     check_spec(spec, "the model asked for");
     if (parse_model_config(config_json({spec, {}, {}}), {}, "").spec != spec)

@@ -1,0 +1,199 @@
+#!/usr/bin/env python3
+"""A GGUF file with experts has the logits of its bf16 twin, which is made from the page (gguf_models.py), on every instruction set,
+for one rank and two, in both orders, and takes less memory: experts in stacks by themselves, with gates and what they gate in one,
+and each in a tensor of its own. Files that `invar convert` writes have the logits of what they were made of, and files whose
+numbers and tensors do not fit together get a sentence. Usage: gguf_experts_test.py INVAR
+[--device cuda] [--control]; with --control one bit of the last expert is changed and every file must differ."""
+import json, pathlib, struct, subprocess, sys, tempfile
+
+from gguf_models import FFN, HEADS, HIDDEN, KV, LAYERS, SIZE, TYPES, Made, bf16, matrices, norms, widened, with_other_scale
+
+INVAR, DEVICE = sys.argv[1], "cuda" if "cuda" in sys.argv else "cpu"
+CONTROL = "--control" in sys.argv
+EXPERTS, CHOSEN, WIDTH = 4, 2, 256
+# (GGUF's architecture, model_type, how its experts stand there)
+MODELS = [("qwen3moe", "qwen3_moe", "stacks"), ("llama", "mixtral", "alone"), ("olmoe", "olmoe", "stacks"),
+          ("qwen2moe", "qwen2_moe", "fused")]
+SETS = ["scalar", "avx2", "avx512", "amx"] if DEVICE == "cpu" else ["auto"]
+WAYS = [(isa, ranks, "portable") for isa in SETS for ranks in (1, 2)] + [("auto", 1, "hopper"), ("auto", 2, "hopper")]
+
+
+class MadeExperts(Made):
+    def __init__(self, architecture, model_type, layout, seed, kinds):
+        self.model_type, self.layout = model_type, layout
+        super().__init__(architecture, seed, kinds)
+
+    def add_all(self):
+        dense = [row for row in matrices("qwen3") if ".ffn_" not in row[0]]
+        for i, (name, other, rows, width) in enumerate(dense):
+            self.add_matrix(self.kinds[i % len(self.kinds)], name, [other], (width, rows))
+        for name, other, width in norms("qwen3" if self.model_type in ("qwen3_moe", "olmoe") else "llama"):
+            if self.model_type == "olmoe" and name.endswith(("q_norm", "k_norm")):
+                width = HEADS * SIZE if name.endswith("q_norm") else KV * SIZE  # of all heads
+            self.add_norm(name, other, width)
+        for i in range(LAYERS):
+            self.add_layer(i, f"blk.{i}.ffn_", f"model.layers.{i}." + ("block_sparse_moe." if self.model_type == "mixtral" else "mlp."))
+
+    def add_layer(self, i, here, there):
+        # In the first layer gates are stored as what they gate, in the second otherwise: then they are bf16 in memory.
+        gate, up, down = (self.kinds[(3 * i + j) % len(self.kinds)] for j in ((0, 0, 1) if i == 0 else (0, 1, 2)))
+        mine = ("w1", "w3", "w2") if self.model_type == "mixtral" else ("gate_proj", "up_proj", "down_proj")
+        of = lambda which, e: f"{there}experts.{e}.{mine[which]}"
+        each = range(EXPERTS)
+        if self.layout == "alone":
+            for e in each:
+                self.add_matrix(gate, f"{here}gate.{e}", [of(0, e)], (HIDDEN, WIDTH))
+                self.add_matrix(up, f"{here}up.{e}", [of(1, e)], (HIDDEN, WIDTH))
+        elif self.layout == "fused":
+            self.add_matrix(gate, here + "gate_up_exps", [of(which, e) for e in each for which in (0, 1)], (HIDDEN, 2 * WIDTH, EXPERTS))
+        else:
+            self.add_matrix(gate, here + "gate_exps", [of(0, e) for e in each], (HIDDEN, WIDTH, EXPERTS))
+            self.add_matrix(up, here + "up_exps", [of(1, e) for e in each], (HIDDEN, WIDTH, EXPERTS))
+        if self.model_type == "qwen2_moe":
+            self.add_matrix(gate, here + "gate_shexp", [there + "shared_expert.gate_proj"], (HIDDEN, FFN))
+            self.add_matrix(gate, here + "up_shexp", [there + "shared_expert.up_proj"], (HIDDEN, FFN))
+            self.add_matrix(down, here + "down_shexp", [there + "shared_expert.down_proj"], (FFN, HIDDEN))
+            self.add_router(here + "gate_inp_shexp", there + "shared_expert_gate", 1)
+            self.add_biases(i)
+        self.add_router(here + "gate_inp", there + "gate", EXPERTS)
+        if self.layout == "alone":
+            for e in each:
+                self.add_matrix(down, f"{here}down.{e}", [of(2, e)], (WIDTH, HIDDEN))
+        else:
+            self.add_matrix(down, here + "down_exps", [of(2, e) for e in each], (WIDTH, HIDDEN, EXPERTS))
+
+    def add_router(self, name, other, rows):
+        """f32 in files, whose numbers are bf16's."""
+        bits = [bf16(self.rng.gauss(0, 0.1)) for _ in range(rows * HIDDEN)]
+        data = struct.pack(f"<{len(bits)}f", *[widened(b) for b in bits])
+        self.tensors.append((name + ".weight", 0, (HIDDEN,) if rows == 1 else (HIDDEN, rows), data))
+        self.twin[other + ".weight"] = ("BF16", [rows, HIDDEN], struct.pack(f"<{len(bits)}H", *bits))
+
+    def add_biases(self, i):
+        for which, width in (("q", HEADS * SIZE), ("k", KV * SIZE), ("v", KV * SIZE)):
+            w = struct.pack(f"<{width}f", *[widened(bf16(self.rng.uniform(-0.1, 0.1))) for _ in range(width)])
+            self.tensors.append((f"blk.{i}.attn_{which}.bias", 0, (width,), w))
+            self.twin[f"model.layers.{i}.self_attn.{which}_proj.bias"] = ("F32", [width], w)
+
+    def metadata(self):
+        a = self.architecture
+        keys = super().metadata() | {f"{a}.expert_count": EXPERTS, f"{a}.expert_used_count": CHOSEN, f"{a}.feed_forward_length": WIDTH}
+        if self.model_type == "qwen3_moe":
+            keys |= {f"{a}.feed_forward_length": 3 * WIDTH, f"{a}.expert_feed_forward_length": WIDTH}
+        if self.model_type == "qwen2_moe":
+            keys |= {f"{a}.expert_feed_forward_length": WIDTH, f"{a}.expert_shared_feed_forward_length": FFN}
+        return keys
+
+    def config(self):
+        config = super().config() | {"model_type": self.model_type, "num_experts_per_tok": CHOSEN}
+        config["num_local_experts" if self.model_type == "mixtral" else "num_experts"] = EXPERTS
+        if self.model_type.startswith("qwen"):
+            config |= {"moe_intermediate_size": WIDTH, "norm_topk_prob": self.model_type == "qwen3_moe"}
+        if self.model_type == "qwen2_moe":
+            config["shared_expert_intermediate_size"] = FFN
+        if self.model_type == "mixtral":
+            config["sliding_window"] = None
+        return config | {"intermediate_size": WIDTH}
+
+
+def run(*words):
+    done = subprocess.run([INVAR, *map(str, words)], capture_output=True, text=True, timeout=120)
+    return json.loads(done.stdout) if done.returncode == 0 and "--json" in words else done.stdout + done.stderr.strip()
+
+
+def answer(model, isa="auto", ranks=1, order="portable", device="cpu"):
+    made = run("generate", model, "--isa", isa, "--tensor-parallel-size", ranks, "--arith", order, "--device", device,
+               "--max-model-len", 128, "--max-tokens", 6, "--ignore-eos", "-p", "The order of every sum is fixed once. " * 2, "--json")
+    return (made["logits_hash"], made["identity"]) if isinstance(made, dict) else (made, "")
+
+
+def changed(made):
+    """The same with another bit in the last expert's blocks."""
+    name, kind, shape, data = made.tensors[-1]
+    each = len(data) // (EXPERTS if made.layout != "alone" else 1)
+    made.tensors[-1] = (name, kind, shape, data[:-each] + with_other_scale(kind, data[-each:]))
+    return made
+
+
+def refused(made, folder):
+    """Numbers and tensors that do not fit together get a sentence each."""
+    a, tensors, metadata, faults = made.architecture, made.tensors, made.metadata(), 0
+    without = lambda name: [t for t in tensors if t[0] != name]
+    other = lambda name, shape, data: [(n, k, shape, d[:data]) if n == name else (n, k, s, d) for n, k, s, d in tensors]
+    stack, router = "blk.1.ffn_up_exps.weight", "blk.1.ffn_gate_inp.weight"
+    bytes_of = lambda name: next(len(d) for n, _, _, d in tensors if n == name)
+    cases = [({"expert_count": 2 ** 31 - 1}, tensors, "expert_count: expected 1 to 1024, found 2147483647"),
+             ({"expert_count": 0}, tensors, "expert_count: expected 1 to 1024, found 0"),
+             ({"expert_count": None}, tensors, "expert_count is missing"),
+             ({"expert_count": EXPERTS + 1}, tensors, "expected a row for each of 5 experts, found 4"),
+             ({"expert_used_count": EXPERTS + 1}, tensors, "expert_used_count: expected 1 to 4, found 5"),
+             ({"expert_used_count": None}, tensors, "expert_used_count is missing"),
+             ({"block_count": 2 ** 31 - 1}, tensors, 'tensor "blk.2147483646.ffn_gate_inp.weight" is missing'),
+             ({"expert_gating_func": 2}, tensors, f"{a}.expert_gating_func"),
+             ({"expert_group_count": 2}, tensors, f"{a}.expert_group_count"),
+             ({"expert_weights_scale": 2.5}, tensors, f"{a}.expert_weights_scale"),
+             ({"expert_feed_forward_length": 2 * WIDTH}, tensors, "expected shape [4, 512, 256], found [4, 256, 256]"),
+             ({}, without(router), f'tensor "{router}" is missing'),
+             ({}, without(stack), f'tensor "{stack}" is missing'),
+             ({}, other(stack, (HIDDEN, WIDTH, EXPERTS - 1), bytes_of(stack) * 3 // 4), "expected shape [4, 256, 256], found [3, 256, 256]"),
+             ({}, other(router, (HIDDEN, EXPERTS - 1), bytes_of(router) * 3 // 4), "expected a row for each of 4 experts, found 3")]
+    for keys, of, sentence in cases:
+        said = metadata | {f"{a}.{key}": value for key, value in keys.items()}
+        made.metadata = lambda: {key: value for key, value in said.items() if value is not None}
+        (folder / "broken.gguf").write_bytes(made.gguf(of))
+        found = run("generate", folder / "broken.gguf", "-p", "a", "--max-tokens", 1, "--json")
+        is_refused = isinstance(found, str) and sentence in found and len(found.splitlines()) == 1
+        faults += not is_refused
+        if not is_refused:
+            print(f"{keys}: expected {sentence!r}, found {found!r}")
+    return faults
+
+
+def converted(family, folder):
+    """A file of bf16 has the logits of the directory that it was made of, one of blocks those of the directory that is made of it."""
+    run("make-model", folder / "made", "--family", family, "--hidden", 256, "--heads", 8, "--kv-heads", 8 if family == "olmoe" else 4,
+        "--head-dim", 32, "--layers", 2, "--ffn", 256, "--experts", 8, "--experts-per-token", 3, "--window", 0)
+    for kind in ("bf16", "q4_k"):
+        run("convert", folder / "made", folder / f"{kind}.gguf", "--gguf", kind)
+    run("convert", folder / "q4_k.gguf", folder / "twin", "--dequantize")
+    found = [answer(folder / which) for which in ("made", "bf16.gguf", "q4_k.gguf", "twin")]
+    chosen = json.loads((folder / "twin" / "config.json").read_text())["num_experts_per_tok"]
+    is_right = found[0] == found[1] != found[2] == found[3] and all(len(hash) == 64 for hash, _ in found) and chosen == 3
+    print(f"{family}, written: {'equal' if is_right else found}", flush=True)
+    return not is_right
+
+
+def compare(made, folder):
+    twin = made.write_twin(folder / "twin")
+    path = (changed(made) if CONTROL else made).write_gguf(folder / "model.gguf")
+    expected, faults = {}, 0
+    for isa, ranks, order in WAYS if not CONTROL else [("auto", 1, "portable")]:
+        if ranks == 2 and made.model_type == "olmoe":
+            continue  # whose norm of all heads needs one rank
+        if order not in expected:
+            expected[order] = answer(twin, order=order)
+        found = answer(path, isa, ranks, order, DEVICE)
+        is_missing = "is not available" in found[0]
+        faults += found != expected[order] and not is_missing
+        print(made.model_type, made.layout, isa, ranks, order, found[0][:64], found[1],
+              "" if is_missing else "equal" if found == expected[order] else "DIFFERS", flush=True)
+    sizes = [run("inspect", which, "--json")["weight_bytes"] for which in (path, twin)]
+    print(f"{made.model_type}: weights in memory {sizes[0]} and {sizes[1]} bytes", flush=True)
+    faults += not CONTROL and not sizes[0] < 0.75 * sizes[1]
+    return faults + (refused(made, folder) if made.architecture == "qwen3moe" and not CONTROL else 0)
+
+
+def main():
+    kinds, faults = list(TYPES), 0
+    for i, (architecture, model_type, layout) in enumerate(MODELS):
+        made = MadeExperts(architecture, model_type, layout, 17 + i, kinds[i * 3:] + kinds[:i * 3])
+        with tempfile.TemporaryDirectory() as folder:
+            faults += compare(made, pathlib.Path(folder))
+    for family in ("mixtral", "qwen2_moe", "qwen3_moe", "olmoe", "granitemoe") if not CONTROL else ():
+        with tempfile.TemporaryDirectory() as folder:
+            faults += converted(family, pathlib.Path(folder))
+    print(f"{faults} faults")
+    sys.exit(faults != len(MODELS) if CONTROL else faults > 0)
+
+
+main()
