@@ -52,6 +52,9 @@ struct ModelFlags {
   bool json = false;
 };
 void add_model_flags(CLI::App& command, ModelFlags& flags);
+// `and_then` ends the sentence on what becomes of them.
+void add_ignored_config_keys(CLI::App& command, std::vector<std::string>& keys,
+                             std::string_view and_then);
 
 // Where no model is named: the one that Invar brings along, "models/story" of the directory that
 // INVAR_HOME names, else of the repository or the installation that this program stands in. Without

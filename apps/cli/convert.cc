@@ -14,6 +14,7 @@ struct ConvertFlags {
   std::string from, to;
   bool w8a8 = false, fp8 = false, dequantize = false;
   std::string gguf;
+  std::vector<std::string> ignored_config_keys;
   int threads = 0;
 };
 
@@ -30,33 +31,33 @@ DType gguf_type(const std::string& name) {
 }
 
 // What was made of the model.
-std::string convert(const ConvertFlags& flags, ThreadPool& pool,
-                    const ConversionProgress& progress) {
+std::string convert(const ConvertFlags& flags, ThreadPool& pool, const Conversion& how) {
   if (flags.w8a8 + flags.fp8 + flags.dequantize + !flags.gguf.empty() != 1)
     fail_usage("expected what to convert to, one of --w8a8, --fp8, --gguf TYPE and --dequantize");
   if (flags.w8a8) {
-    write_w8a8(flags.from, flags.to, pool, progress);
+    write_w8a8(flags.from, flags.to, pool, how);
     return "with products of integers (W8A8)";
   }
   if (flags.fp8) {
-    write_fp8(flags.from, flags.to, pool, progress);
+    write_fp8(flags.from, flags.to, pool, how);
     return "with weights of e4m3 (FP8)";
   }
   if (flags.dequantize) {
-    write_dequantised(flags.from, flags.to, pool, progress);
+    write_dequantised(flags.from, flags.to, pool, how);
     return "as the bf16 model that it stands for";
   }
-  write_gguf_model(flags.from, flags.to, gguf_type(flags.gguf), pool, progress);
+  write_gguf_model(flags.from, flags.to, gguf_type(flags.gguf), pool, how);
   return fmt::format("as a GGUF file of {}", flags.gguf);
 }
 
 int run_convert(const ConvertFlags& flags) {
   ThreadPool pool(flags.threads);
   ProgressLine progress;
-  const std::string made = convert(flags, pool, [&](int64_t done, int64_t total) {
+  const auto show = [&](int64_t done, int64_t total) {
     progress.show_share("writing", static_cast<double>(done) / (1 << 20),
                         static_cast<double>(total) / (1 << 20), "MiB");
-  });
+  };
+  const std::string made = convert(flags, pool, {show, flags.ignored_config_keys});
   progress.clear();
   fmt::print("{}: {} {}\n", flags.to, flags.from, made);
   return 0;
@@ -83,6 +84,8 @@ void add_convert(CLI::App& app, Action& action) {
                       "A GGUF file whose matrices are of this type: bf16, q8_0, q4_0 or q4_k");
   command->add_flag("--dequantize", flags->dequantize,
                     "The bf16 model that a quantised one stands for, which has its bits");
+  add_ignored_config_keys(*command, flags->ignored_config_keys,
+                          "a directory that is written has them, too");
   command->add_option("--threads", flags->threads, "Threads; 0 means one per core")
       ->check(CLI::Range(0, 1024))
       ->capture_default_str();

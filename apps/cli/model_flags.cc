@@ -131,6 +131,19 @@ void add_placement_flags(CLI::App& command, ModelOptions& o) {
 
 }  // namespace
 
+void add_ignored_config_keys(CLI::App& command, std::vector<std::string>& keys,
+                             std::string_view and_then) {
+  command
+      .add_option("--ignore-config-keys", keys,
+                  fmt::format("Keys of config.json that Invar does not know and that change no "
+                              "number, as you say: they are read over, and {}. Default: none",
+                              and_then))
+      ->delimiter(',')
+      ->check([](const std::string& key) {
+        return key.empty() || key.size() > 256 ? "expected keys of 1 to 256 bytes" : "";
+      });
+}
+
 void add_model_flags(CLI::App& command, ModelFlags& flags) {
   ModelOptions& o = flags.options;
   command
@@ -162,14 +175,7 @@ void add_model_flags(CLI::App& command, ModelFlags& flags) {
           "multiply those of f8_e4m3 as such numbers, as Hopper's tensor "
           "cores do (the default: as the bf16 that they stand for)")
       ->capture_default_str();
-  command
-      .add_option("--ignore-config-keys", o.ignored_config_keys,
-                  "Keys of config.json that Invar does not know and that change no number, as you "
-                  "say: they are read over, and the fingerprint names them. Default: none")
-      ->delimiter(',')
-      ->check([](const std::string& key) {
-        return key.empty() || key.size() > 256 ? "expected keys of 1 to 256 bytes" : "";
-      });
+  add_ignored_config_keys(command, o.ignored_config_keys, "the fingerprint names them");
   add_placement_flags(command, o);
   command.add_flag("--json", flags.json, "Print JSON");
 }

@@ -708,6 +708,23 @@ class BadInput(CliTest):
         self.assertEqual(many.returncode, 0, many.stderr)
         self.assertIn(b"--threads 1000: 64 are used", many.stderr)
 
+    def test_a_model_with_a_key_that_changes_nothing_is_converted(self):
+        noted = self.copy_of_model("noted")
+        config = json.loads((noted / "config.json").read_text())
+        (noted / "config.json").write_text(json.dumps(config | {"my_note": 3}))
+        for flags in (["--w8a8"], ["--fp8"], ["--gguf", "q8_0"]):
+            to = self.root / ("noted" + flags[0] + ".gguf"[:5 * (flags[0] == "--gguf")])
+            self.refuse(1, "--ignore-config-keys my_note", "convert", noted, to, *flags)
+            self.refuse(2, 'found "hidden_size"', "convert", noted, to, *flags, "--ignore-config-keys", "my_note,hidden_size")
+            self.succeed("convert", noted, to, *flags, "--ignore-config-keys", "my_note")
+            if flags[0] == "--gguf":
+                self.succeed("inspect", to)
+            else:
+                self.refuse(1, "--ignore-config-keys my_note", "inspect", to)
+                self.succeed("inspect", to, "--ignore-config-keys", "my_note")
+        self.refuse(1, "--ignore-config-keys my_note", "convert", self.root / "noted--fp8", self.root / "twin", "--dequantize")
+        self.succeed("convert", self.root / "noted--fp8", self.root / "twin", "--dequantize", "--ignore-config-keys", "my_note")
+
     def test_a_prompt_from_the_standard_input(self):
         run = ["generate", self.model, "--json", "--max-tokens", "4", *FAST]
         piped = subprocess.run([INVAR, *map(str, run), "-p", "-"], input=PROMPT.encode() + b"\n", capture_output=True, timeout=60)

@@ -207,28 +207,29 @@ Entries entries_of_directory(const ModelConfig& config, const TensorSource& tens
 }
 
 void write_gguf_as_directory(const HfDirectory& file, const std::string& to, ThreadPool& pool,
-                             const ConversionProgress& progress) {
-  const ModelConfig config = parse_model_config(file.config, file.generation_config, file.path);
+                             const Conversion& how) {
+  const ModelConfig config =
+      parse_model_config(file.config, file.generation_config, file.path, how.ignored_config_keys);
   const auto tensors = decoder_tensors(config.spec, open_checkpoint(file.path));
   check_tensors(config.spec, *tensors);
   if (!has_blocks(config.spec, *tensors))
     fail("{}: expected a model with matrices in blocks, found none", file.path);
   write_checkpoint(to, RenamedSource(*tensors, entries_of_directory(config, *tensors)), pool,
-                   {.progress = progress});
+                   {.progress = how.progress});
   for (const auto& [name, text] : model_texts(file.path))
     write_file_atomically((fs::path(to) / name).string(), text);
 }
 
 void write_directory_as_bf16(const HfDirectory& directory, const std::string& to, ThreadPool& pool,
-                             const ConversionProgress& progress) {
-  const ModelConfig config =
-      parse_model_config(directory.config, directory.generation_config, directory.path);
+                             const Conversion& how) {
+  const ModelConfig config = parse_model_config(directory.config, directory.generation_config,
+                                                directory.path, how.ignored_config_keys);
   if (config.quantization.is_null())
     fail("{}: expected a quantised model, found no quantization_config", directory.path);
   const auto twin =
       quantised_tensors(open_checkpoint(directory.path), config.quantization, Quantised::as_twin);
   check_tensors(config.spec, *decoder_tensors(config.spec, *twin));
-  write_checkpoint(to, *twin, pool, {.progress = progress});
+  write_checkpoint(to, *twin, pool, {.progress = how.progress});
   for (const auto& [name, text] : model_texts(directory.path))
     write_file_atomically((fs::path(to) / name).string(), text);
 }
@@ -246,9 +247,10 @@ void write_configs(const HfDirectory& directory, const std::string& to) {
 }  // namespace
 
 void write_gguf_model(const std::string& from, const std::string& to, DType type, ThreadPool& pool,
-                      const ConversionProgress& progress) {
+                      const Conversion& how) {
   const HfDirectory directory = open_hf_directory(from);
-  ModelConfig config = parse_model_config(directory.config, directory.generation_config, from);
+  ModelConfig config = parse_model_config(directory.config, directory.generation_config, from,
+                                          how.ignored_config_keys);
   if (is_gguf(from) || !config.quantization.is_null())
     fail("{}: expected a directory of weights that are not quantised, found a quantised model",
          from);
@@ -260,17 +262,17 @@ void write_gguf_model(const std::string& from, const std::string& to, DType type
   std::ranges::move(gguf_tokenizer_keys(model_texts(from), said, from),
                     std::back_inserter(content.metadata));
   Entries entries = entries_of_gguf(config.spec, *tensors, type, content.tensors);
-  write_gguf(to, content, RenamedSource(*tensors, std::move(entries)), pool, progress);
+  write_gguf(to, content, RenamedSource(*tensors, std::move(entries)), pool, how.progress);
   check_read_back(to, config, from);
 }
 
 void write_dequantised(const std::string& from, const std::string& to, ThreadPool& pool,
-                       const ConversionProgress& progress) {
+                       const Conversion& how) {
   const HfDirectory directory = open_hf_directory(from);
   if (is_gguf(from))
-    write_gguf_as_directory(directory, to, pool, progress);
+    write_gguf_as_directory(directory, to, pool, how);
   else
-    write_directory_as_bf16(directory, to, pool, progress);
+    write_directory_as_bf16(directory, to, pool, how);
   write_configs(directory, to);
 }
 

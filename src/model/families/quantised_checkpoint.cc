@@ -147,13 +147,12 @@ void copy_texts(const std::string& from, const std::string& to) {
 }
 
 void write_quantised(const std::string& from, const std::string& to, const ByteFormat& format,
-                     const json::Value& quantization, ThreadPool& pool,
-                     std::function<void(int64_t, int64_t)> progress) {
+                     const json::Value& quantization, ThreadPool& pool, const Conversion& how) {
   if (is_gguf(from))
     fail("{}: expected a directory of weights that are not quantised yet, found a GGUF file", from);
   const HfDirectory directory = open_hf_directory(from);
-  const ModelConfig config =
-      parse_model_config(directory.config, directory.generation_config, from);
+  const ModelConfig config = parse_model_config(directory.config, directory.generation_config, from,
+                                                how.ignored_config_keys);
   if (!config.quantization.is_null())
     fail("{}: expected weights that are not quantised yet, found a quantization_config", from);
   const auto stored = open_checkpoint(from);
@@ -167,7 +166,7 @@ void write_quantised(const std::string& from, const std::string& to, const ByteF
     quantised.push_back(tensor.name);
   }
   write_checkpoint(to, QuantisedSource(*stored, format, quantised, pool), pool,
-                   {.progress = std::move(progress), .byte_type = format.dtype});
+                   {.progress = how.progress, .byte_type = format.dtype});
   copy_texts(from, to);
   json::Value written = directory.config;
   written.set("quantization_config", quantization);
@@ -205,13 +204,13 @@ json::Value fp8_config() {
 }
 
 void write_w8a8(const std::string& from, const std::string& to, ThreadPool& pool,
-                std::function<void(int64_t, int64_t)> progress) {
-  write_quantised(from, to, kW8a8, w8a8_config(), pool, std::move(progress));
+                const Conversion& how) {
+  write_quantised(from, to, kW8a8, w8a8_config(), pool, how);
 }
 
 void write_fp8(const std::string& from, const std::string& to, ThreadPool& pool,
-               std::function<void(int64_t, int64_t)> progress) {
-  write_quantised(from, to, kFp8, fp8_config(), pool, std::move(progress));
+               const Conversion& how) {
+  write_quantised(from, to, kFp8, fp8_config(), pool, how);
 }
 
 }  // namespace invar

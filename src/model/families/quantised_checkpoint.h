@@ -3,11 +3,11 @@
 // with one for each block of 128 x 128, as DeepSeek and Qwen publish FP8 (numerics 2.2).
 #pragma once
 
-#include <functional>
 #include <string>
 
 #include "base/json.h"
 #include "base/thread_pool.h"
+#include "model/families/conversion.h"
 
 namespace invar {
 
@@ -17,13 +17,13 @@ json::Value fp8_config();
 
 // Writes `to`, which must hold no weights yet, from `from`. A weight w becomes q = w / s rounded to
 // the nearest, ties to even; s, an f32, is the largest |w| of its output / 127 (1 where that is 0).
-// Files beside weights and config.json are copied. `progress` is told bytes done and bytes in all.
-// Throws Error when `from` is no model of bf16 or `to` cannot be written.
+// Files beside weights and config.json are copied. Throws Error when `from` is no model of bf16 or
+// `to` cannot be written.
 void write_w8a8(const std::string& from, const std::string& to, ThreadPool& pool,
-                std::function<void(int64_t, int64_t)> progress = {});
+                const Conversion& how = {});
 
 // The same with numbers of e4m3; s is the largest |w| of the block / 448, in `weight_scale_inv`.
 void write_fp8(const std::string& from, const std::string& to, ThreadPool& pool,
-               std::function<void(int64_t, int64_t)> progress = {});
+               const Conversion& how = {});
 
 }  // namespace invar

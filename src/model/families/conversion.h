@@ -1,0 +1,16 @@
+// What whoever converts a model may say beside from what to what.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <vector>
+
+namespace invar {
+
+struct Conversion {
+  std::function<void(int64_t, int64_t)> progress = {};  // is told bytes done and bytes in all
+  std::vector<std::string> ignored_config_keys = {};    // as parse_model_config takes them
+};
+
+}  // namespace invar
