@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
 """Quantised directories of Hugging Face have the logits of their bf16 twins. Both are made here from the formats' rules alone:
-small Llamas whose matrices are random integers, or f8 numbers, in the places where each format has them.
+small Llamas, and models with experts, whose matrices are random integers, or f8 numbers, in the places where each format has them.
 Usage: packed_models_test.py INVAR [--full]; without --full some of the formats."""
 import json, pathlib, random, struct, subprocess, sys, tempfile
 
 import gguf_models
+from gguf_expert_models import MadeExperts
 from gguf_models import Made, bf16, widened
 
 INVAR = sys.argv[1]
@@ -186,12 +187,12 @@ def answer(model, *flags):
     return json.loads(done.stdout)["logits_hash"] if done.returncode == 0 else done.stderr.strip()
 
 
-def model_of(name, rng):
+def model_of(name, rng, base):
     """The tensors of the quantised directory and of its twin."""
     _, make = FORMATS[name]
-    plain = {n: t for n, t in BASE.twin.items() if "proj" not in n}
+    plain = {n: t for n, t in base.twin.items() if "proj" not in n}
     stored, twin = dict(plain), dict(plain)
-    for n, (_, shape, _) in BASE.twin.items():
+    for n, (_, shape, _) in base.twin.items():
         if "proj" not in n:
             continue
         made, elements = make(rng, n.removesuffix(".weight"), *shape)
@@ -205,11 +206,11 @@ BLOCKS = {"ct-w4a16": 18, "ct-w4a16-zeros-32": 22, "ct-w8a16-packed": 34, "gptq-
           "gptq-8": 34, "awq": 22}
 
 
-def size_faults(name, model, twin):
+def size_faults(name, model, twin, base):
     """In memory the matrices have the size of their blocks, or with --weights twin that of bf16."""
     size = lambda *words: json.loads(subprocess.run([INVAR, "inspect", *map(str, words), "--json"], check=True, capture_output=True,
                                                     text=True).stdout)["weight_bytes"]
-    elements = sum(shape[0] * shape[1] for n, (_, shape, _) in BASE.twin.items() if "proj" in n)
+    elements = sum(shape[0] * shape[1] for n, (_, shape, _) in base.twin.items() if "proj" in n)
     expected = [size(twin) + elements // 32 * (BLOCKS.get(name, 64) - 64), size(twin)]
     found = [size(model), size(model, "--weights", "twin")]
     if found != expected:
@@ -265,7 +266,7 @@ def broken_faults(config):
     """Each of BROKEN is refused by what it says."""
     faults = 0
     for name, keys, tensor, change, expected in BROKEN:
-        stored, _ = model_of(name, random.Random(name))
+        stored, _ = model_of(name, random.Random(name), BASE)
         full = "model.layers.0.mlp.down_proj." + tensor
         changed = change(stored.pop(full, None))
         if changed:
@@ -281,13 +282,27 @@ def broken_faults(config):
 BASE = Made("llama", 3, ["q8_0"])
 
 
+def experts_faults(name):
+    """Experts of formats that stay in blocks do so, too, for one rank and two."""
+    base = MadeExperts("qwen3moe", "qwen3_moe", "stacks", 31, ["q8_0"])
+    stored, twin = model_of(name, random.Random(name), base)
+    with tempfile.TemporaryDirectory() as folder:
+        folder = pathlib.Path(folder)
+        expected = answer(write(folder / "twin", base.config(), twin))
+        model = write(folder / "quantised", base.config() | {"quantization_config": FORMATS[name][0]}, stored)
+        found = [answer(model, *way) for way in ([], ["--isa", "avx2"], ["--tensor-parallel-size", "2"])]
+        good = set(found) == {expected} and len(expected) == 64
+        print(f"{name:24} with experts {expected[:16]} equal" if good else f"{name:24} with experts DIFFERS\n  {expected}\n  {found}", flush=True)
+        return not good or size_faults(name, model, folder / "twin", base)
+
+
 def main():
     faults, hashes = 0, set()
     config = BASE.config()
     names = list(FORMATS) if "--full" in sys.argv else QUICK
     for name in names:
         quantization = FORMATS[name][0]
-        stored, twin = model_of(name, random.Random(name))
+        stored, twin = model_of(name, random.Random(name), BASE)
         with tempfile.TemporaryDirectory() as folder:
             folder = pathlib.Path(folder)
             expected = answer(write(folder / "twin", config, twin))
@@ -297,7 +312,7 @@ def main():
             again = answer(folder / "bare") if bare.returncode == 0 else bare.stderr.strip()
             good = found == expected == again and len(found) == 64
             faults += not good
-            faults += size_faults(name, quantised, folder / "twin")
+            faults += size_faults(name, quantised, folder / "twin", BASE)
             hashes.add(expected)
             print(f"{name:24} {found[:16]} equal" if good else f"{name:24} DIFFERS\n  {expected}\n  {found}\n  {again}", flush=True)
             if "F8_E4M3" in [kind for kind, _, _ in stored.values()]:
@@ -314,6 +329,7 @@ def main():
                 refused = answer(quantised, "--weights", "fp8")
                 faults += "matrices are f8_e4m3" not in refused
                 print(f"{name:24} --weights fp8: {refused}")
+    faults += sum(experts_faults(name) for name in ("ct-w4a16", "gptq-v1", "awq"))
     faults += (len(hashes) != len(names)) + broken_faults(config)
     print(f"{len(names)} formats, {faults} faults")
     sys.exit(faults > 0)
