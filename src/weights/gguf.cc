@@ -44,7 +44,7 @@ constexpr GgmlType kGgmlTypes[] = {
     {30, "BF16", DType::bf16},
     {34, "TQ1_0", {}},
     {35, "TQ2_0", {}},
-    {39, "MXFP4", {}},
+    {39, "MXFP4", DType::mxfp4, 1, 1},
     {40, "NVFP4", {}},
 };
 
@@ -245,7 +245,7 @@ GgufTensor read_tensor(Cursor& in) {
   if (tensor.shape.back() % storage.block != 0)
     refuse("expected rows of whole blocks of {} elements, found rows of {}", storage.block,
            tensor.shape.back());
-  tensor.bytes = bytes_of(storage.type, elements);
+  tensor.bytes = tensor.stored->bytes(elements);
   const auto offset = in.take<uint64_t>("a tensor");
   if (offset > uint64_t{1} << 60) refuse("its offset {} is outside any file", offset);
   tensor.begin = static_cast<int64_t>(offset);
@@ -276,6 +276,10 @@ void check_places(GgufHeader& header, int64_t data, int64_t alignment, int64_t s
 }
 
 }  // namespace
+
+int64_t GgmlType::bytes(int64_t elements) const {
+  return bytes_of(*type, elements) - elements / storage_of(*type).block * padding;
+}
 
 const GgmlType* find_ggml_type(uint32_t id) {
   const auto* type = std::ranges::find(kGgmlTypes, id, &GgmlType::id);

@@ -27,6 +27,11 @@ struct GgmlType {
   std::optional<DType> type;
   // Bytes of a block's scales that stand before its values; the others stand behind them.
   int scales_before = 0;
+  // Bytes of its scales, the last ones, that only the type here has: zeros.
+  int padding = 0;
+
+  // Of whole blocks.
+  int64_t bytes(int64_t elements) const;
 };
 // Null for a number that no type had.
 const GgmlType* find_ggml_type(uint32_t id);

@@ -18,6 +18,7 @@ void add_gemma2(const GgufKeys& in, json::Value& config);
 void add_gemma3(const GgufKeys& in, json::Value& config);
 void add_granite(const GgufKeys& in, json::Value& config);
 void add_granite_moe(const GgufKeys& in, json::Value& config);
+void add_gpt_oss(const GgufKeys& in, json::Value& config);
 
 struct Architecture {
   std::string_view name;  // in GGUF files
@@ -41,6 +42,7 @@ constexpr Architecture kArchitectures[] = {
     {"qwen3moe", "qwen3_moe", "Qwen3MoeForCausalLM", add_qwen3_experts},
     {"olmoe", "olmoe", "OlmoeForCausalLM", add_olmoe_experts},
     {"granitemoe", "granitemoe", "GraniteMoeForCausalLM", add_granite_moe},
+    {"gpt-oss", "gpt_oss", "GptOssForCausalLM", add_gpt_oss},
 };
 
 const Architecture& architecture_of(const GgufFile& file) {
@@ -139,6 +141,16 @@ void add_granite(const GgufKeys& in, json::Value& config) {
 void add_granite_moe(const GgufKeys& in, json::Value& config) {
   add_granite(in, config);
   add_granite_experts(in, config);
+}
+
+// The bounds of its scaling are no whole numbers, as all published models have it.
+void add_gpt_oss(const GgufKeys& in, json::Value& config) {
+  add_windows(in, config, 2);
+  add_gpt_oss_experts(in, config);
+  const json::Value* found = config.find("rope_scaling");
+  json::Value scaling = found ? *found : json::Value();
+  if (found && *found->find("rope_type") == json::Value("yarn")) scaling.set("truncate", false);
+  config.set("rope_scaling", std::move(scaling));
 }
 
 // llama3's scaling stands in files as what it divides each frequency by, without its parameters.

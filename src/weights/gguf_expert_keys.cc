@@ -9,7 +9,8 @@ namespace invar {
 
 namespace {
 
-constexpr int64_t kSoftmax = 1;  // of expert_gating_func
+// Of expert_gating_func.
+constexpr int64_t kSoftmax = 1, kSoftmaxOfChosen = 3;
 
 void check_size(const GgufKeys& in, std::string_view name, int64_t value, int64_t most) {
   if (value < 1 || value > most)
@@ -37,7 +38,14 @@ void add_counts(const GgufKeys& in, json::Value& config, const char* name) {
   check_routers(in, experts);
   config.set(name, experts);
   config.set("num_experts_per_tok", chosen);
+}
+
+// Of experts that are as wide as a dense layer of the same model would be.
+void add_plain(const GgufKeys& in, json::Value& config, const char* name, bool are_renormalised) {
+  add_counts(in, config, name);
   in.ignore_if("expert_gating_func", kSoftmax);
+  in.ignore_if("expert_weights_norm", are_renormalised);
+  in.ignore_if("expert_feed_forward_length", *config.find("intermediate_size"));
 }
 
 // Qwen's layers all have experts in files. What an expert's width is where no key says so, too.
@@ -48,16 +56,15 @@ void add_qwen(const GgufKeys& in, json::Value& config, bool are_renormalised) {
              in.find_integer("expert_feed_forward_length")
                  .value_or(dense / config.find("num_experts_per_tok")->as_integer()));
   config.set("norm_topk_prob", are_renormalised);
+  in.ignore_if("expert_gating_func", kSoftmax);
   in.ignore_if("expert_weights_norm", are_renormalised);
 }
 
 }  // namespace
 
 void add_mixtral_experts(const GgufKeys& in, json::Value& config) {
-  add_counts(in, config, "num_local_experts");
+  add_plain(in, config, "num_local_experts", true);
   config.set("sliding_window", json::Value());
-  in.ignore_if("expert_weights_norm", true);
-  in.ignore_if("expert_feed_forward_length", *config.find("intermediate_size"));
 }
 
 void add_qwen2_experts(const GgufKeys& in, json::Value& config) {
@@ -73,17 +80,18 @@ void add_qwen3_experts(const GgufKeys& in, json::Value& config) {
 }
 
 void add_olmoe_experts(const GgufKeys& in, json::Value& config) {
-  add_counts(in, config, "num_experts");
+  add_plain(in, config, "num_experts", false);
   config.set("norm_topk_prob", false);
-  in.ignore_if("expert_weights_norm", false);
-  in.ignore_if("expert_feed_forward_length", *config.find("intermediate_size"));
 }
 
 // A softmax over those that are chosen is one over all, made to sum to 1.
 void add_granite_experts(const GgufKeys& in, json::Value& config) {
-  add_counts(in, config, "num_local_experts");
-  in.ignore_if("expert_weights_norm", true);
-  in.ignore_if("expert_feed_forward_length", *config.find("intermediate_size"));
+  add_plain(in, config, "num_local_experts", true);
+}
+
+void add_gpt_oss_experts(const GgufKeys& in, json::Value& config) {
+  add_plain(in, config, "num_local_experts", true);
+  in.ignore_if("expert_gating_func", kSoftmaxOfChosen);
 }
 
 }  // namespace invar

@@ -12,5 +12,6 @@ void add_qwen2_experts(const GgufKeys& in, json::Value& config);
 void add_qwen3_experts(const GgufKeys& in, json::Value& config);
 void add_olmoe_experts(const GgufKeys& in, json::Value& config);
 void add_granite_experts(const GgufKeys& in, json::Value& config);
+void add_gpt_oss_experts(const GgufKeys& in, json::Value& config);
 
 }  // namespace invar

@@ -165,6 +165,26 @@ std::vector<GgufKey> gguf_tokenizer_keys(const std::map<std::string, std::string
   return keys;
 }
 
+namespace {
+
+// Of positions, as far as keys say it; what they leave out is found when the file is read back.
+void add_scaling(const json::Value& config, const std::string& name, std::vector<GgufKey>& keys) {
+  const json::Value* scaling = config.find("rope_scaling");
+  const json::Value* type = scaling ? scaling->find("rope_type") : nullptr;
+  if (!type || (*type != json::Value("linear") && *type != json::Value("yarn"))) return;
+  const auto add = [&](const char* key, const char* from, Number number) {
+    if (const json::Value* value = scaling->find(from); value && value->is_number())
+      keys.push_back({fmt::format("{}.rope.scaling.{}", name, key), *value, number});
+  };
+  keys.push_back({name + ".rope.scaling.type", *type});
+  add("factor", "factor", Number::f32);
+  add("original_context_length", "original_max_position_embeddings", Number::u32);
+  add("yarn_beta_fast", "beta_fast", Number::f32);
+  add("yarn_beta_slow", "beta_slow", Number::f32);
+}
+
+}  // namespace
+
 std::vector<GgufKey> gguf_model_keys(const json::Value& config, const std::string& where) {
   const json::Value* type = config.find("model_type");
   const std::string name = gguf_architecture(type ? type->as_string() : "", where);
@@ -192,11 +212,13 @@ std::vector<GgufKey> gguf_model_keys(const json::Value& config, const std::strin
   add("expert_count", "num_experts");
   add("expert_count", "num_local_experts");
   add("expert_used_count", "num_experts_per_tok");
-  add("expert_feed_forward_length", "moe_intermediate_size");
+  add("expert_feed_forward_length",
+      name == "gpt-oss" ? "intermediate_size" : "moe_intermediate_size");
   add("expert_shared_feed_forward_length", "shared_expert_intermediate_size");
   add("embedding_scale", "embedding_multiplier", Number::f32);
   add("residual_scale", "residual_multiplier", Number::f32);
   add("logit_scale", "logits_scaling", Number::f32);
+  add_scaling(config, name, keys);
   // What follows from a head's size need not be an f32.
   const json::Value *scale = config.find("attention_multiplier"), *size = config.find("head_dim");
   if (scale && size && scale->as_number() != 1 / std::sqrt(size->as_number()))

@@ -67,7 +67,10 @@ class GgufSource final : public TensorSource {
     const GgmlType& stored = *entry.tensor->stored;
     const StorageType& storage = storage_of(*stored.type);
     const std::span bytes(out, static_cast<size_t>(bytes_of(storage.type, count)));
-    entry.file->read_at(entry.tensor->begin + bytes_of(storage.type, first), bytes);
+    // At the end of the memory: padding is put in from its beginning on.
+    entry.file->read_at(entry.tensor->begin + stored.bytes(first),
+                        bytes.last(static_cast<size_t>(stored.bytes(count))));
+    if (stored.padding > 0) return pad_scales(stored, storage, bytes);
     if (stored.scales_before == storage.scale_bytes) return;
     const auto before = static_cast<size_t>(stored.scales_before);
     const auto values = static_cast<size_t>(storage.value_bytes);
@@ -77,6 +80,22 @@ class GgufSource final : public TensorSource {
       std::memcpy(scales, at + values, behind);
       std::memmove(at + behind, at, values);
       std::memcpy(at, scales, behind);
+    }
+  }
+
+  // Blocks whose scales stand in front, at the end of the memory.
+  static void pad_scales(const GgmlType& stored, const StorageType& storage,
+                         std::span<std::byte> bytes) {
+    const auto padding = static_cast<size_t>(stored.padding);
+    const size_t scales = static_cast<size_t>(storage.scale_bytes) - padding;
+    const auto values = static_cast<size_t>(storage.value_bytes);
+    const size_t blocks = bytes.size() / static_cast<size_t>(storage.bytes());
+    const std::byte* from = bytes.data() + blocks * padding;
+    for (std::byte* to = bytes.data(); to < bytes.data() + bytes.size();
+         to += storage.bytes(), from += scales + values) {
+      std::memmove(to, from, scales);
+      std::memmove(to + scales + padding, from + scales, values);
+      std::memset(to + scales, 0, padding);
     }
   }
 

@@ -23,14 +23,14 @@ except ImportError:
     os.execv(WITNESS, [WITNESS] + sys.argv)
 import numpy
 
-FAMILIES = ["qwen3_moe", "qwen2_moe", "mixtral", "olmoe", "granitemoe"]
+FAMILIES = ["qwen3_moe", "qwen2_moe", "mixtral", "olmoe", "granitemoe", "gpt_oss"]
 CONTROL = "--control" in sys.argv
 INVAR, TOOL, *CHOSEN = [word for word in sys.argv[1:] if word != "--control"]
 TOKENS = 96
 SHAPE = {"hidden": 256, "layers": 2, "heads": 8, "head-dim": 32, "ffn": 256, "experts": 8, "experts-per-token": 3, "window": 0,
          "vocab": 512}
 WRITTEN = ["bf16", "q8_0", "q4_k"]
-QUANTISED = {"Q8_0": 7, "Q4_K_M": 15}  # llama.cpp's numbers of them
+QUANTISED = {"Q8_0": 7, "Q4_K_M": 15, "MXFP4": 38}  # llama.cpp's numbers of them
 TEXT = [int(t) for t in numpy.random.default_rng(3).integers(0, SHAPE["vocab"], TOKENS)]
 FAR = 0.1  # of a logit, whose deviation is 2.5
 
@@ -122,7 +122,9 @@ def exchanged(tensors):
 def files_of(family, folder):
     """(what, file, the directory that it stands for)"""
     made = folder / family
-    run(INVAR, "make-model", made, "--family", family, *[word for name, value in SHAPE.items() for word in (f"--{name}", value)],
+    shape = {name: value for name, value in SHAPE.items() if name != "window" or family != "gpt_oss"}
+    of = ["--preset", "gpt-oss-20b"] if family == "gpt_oss" else ["--family", family]
+    run(INVAR, "make-model", made, *of, *[word for name, value in shape.items() for word in (f"--{name}", value)],
         "--kv-heads", 8 if family == "olmoe" else 4)
     paths = {kind: folder / f"{family}-{kind}.gguf" for kind in [*WRITTEN, *QUANTISED]}
     for kind in WRITTEN:
@@ -138,6 +140,8 @@ def files_of(family, folder):
     files = []
     for kind, path in paths.items():
         twin = folder / f"{family}-{kind}" if kind != "bf16" else made
+        if family == "gpt_oss" and twin != made:
+            continue  # its directories' experts are turned over, which nothing writes from a file
         if twin != made:
             run(INVAR, "convert", path, twin, "--dequantize")
         files.append((kind, path, twin))

@@ -3,11 +3,12 @@
 for one rank and two, in both orders, and takes less memory: experts in stacks by themselves, with gates and what they gate in one,
 and each in a tensor of its own. Files that `invar convert` writes have the logits of what they were made of, and files whose
 numbers and tensors do not fit together get a sentence. Usage: gguf_experts_test.py INVAR
-[--device cuda] [--control]; with --control one bit of the last expert is changed and every file must differ."""
+[--device cuda] [--control]; with --control one bit of each expert of the last layer is changed and every file
+must differ."""
 import json, pathlib, subprocess, sys, tempfile
 
 from gguf_expert_models import EXPERTS, HIDDEN, WIDTH, MadeExperts
-from gguf_models import TYPES, with_other_scale
+from gguf_models import LAYERS, TYPES, with_other_scale
 
 INVAR, DEVICE = sys.argv[1], "cuda" if "cuda" in sys.argv else "cpu"
 CONTROL = "--control" in sys.argv
@@ -30,10 +31,13 @@ def answer(model, isa="auto", ranks=1, order="portable", device="cpu"):
 
 
 def changed(made):
-    """The same with another bit in the last expert's blocks."""
-    name, kind, shape, data = made.tensors[-1]
-    each = len(data) // (EXPERTS if made.layout != "alone" else 1)
-    made.tensors[-1] = (name, kind, shape, data[:-each] + with_other_scale(kind, data[-each:]))
+    """The same with another bit in each expert of the last layer."""
+    def with_bits(name, kind, data):
+        if not name.startswith(f"blk.{LAYERS - 1}.ffn_down") or "shexp" in name:
+            return data
+        each = len(data) // (1 if made.layout == "alone" else EXPERTS)
+        return b"".join(with_other_scale(kind, data[at:at + each]) for at in range(0, len(data), each))
+    made.tensors = [(name, kind, shape, with_bits(name, kind, data)) for name, kind, shape, data in made.tensors]
     return made
 
 

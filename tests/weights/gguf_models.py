@@ -5,9 +5,10 @@ import json, pathlib, random, struct
 # name: (ggml's number, elements, bytes of scales that stand in front in files, all of the scales, values)
 TYPES = {"q4_0": (2, 32, 2, 2, 16), "q4_1": (3, 32, 4, 4, 16), "q5_0": (6, 32, 2, 2, 20), "q5_1": (7, 32, 4, 4, 20),
          "q8_0": (8, 32, 2, 2, 32), "q2_k": (10, 256, 16, 20, 64), "q3_k": (11, 256, 0, 14, 96), "q4_k": (12, 256, 16, 16, 128),
-         "q5_k": (13, 256, 16, 16, 160), "q6_k": (14, 256, 0, 18, 192), "iq4_nl": (20, 32, 2, 2, 16)}
+         "q5_k": (13, 256, 16, 16, 160), "q6_k": (14, 256, 0, 18, 192), "iq4_nl": (20, 32, 2, 2, 16), "mxfp4": (39, 32, 1, 1, 16)}
 PLAIN = {"f32": 0, "f16": 1, "bf16": 30}
 STEPS = [-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113]
+FOURS = [0, 0.5, 1, 1.5, 2, 3, 4, 6, -0.0, -0.5, -1, -1.5, -2, -3, -4, -6]
 ARCHITECTURES = ["llama", "qwen3", "gemma3"]
 
 
@@ -81,6 +82,8 @@ def elements(kind, s, v):
         return [f16(s, 0) * n + f16(s, 2) for n in fifths(v)]
     if kind == "iq4_nl":
         return [f16(s, 0) * STEPS[n] for n in nibbles(v)]
+    if kind == "mxfp4":
+        return [2.0 ** (s[0] - 127) * FOURS[n] for n in nibbles(v)]
     if kind == "q2_k":
         return [f16(s, 16) * (s[i // 16] & 15) * p - f16(s, 18) * (s[i // 16] >> 4) for i, p in enumerate(twos(v))]
     if kind == "q3_k":
@@ -94,6 +97,8 @@ def elements(kind, s, v):
 
 def random_scales(rng, kind, size):
     """Bytes of scales whose elements are weights of a usual size."""
+    if kind == "mxfp4":
+        return bytes([119 + rng.randrange(3)])
     s = bytearray(rng.randbytes(size))
     halves = {"q2_k": (16, 18), "q3_k": (12,), "q6_k": (16,), "q4_1": (0, 2), "q5_1": (0, 2), "q4_k": (0, 2), "q5_k": (0, 2)}
     usual = {"q8_0": 9e-4, "iq4_nl": 1e-3, "q2_k": 4e-3, "q3_k": 2e-3, "q4_k": 4e-4, "q5_k": 2e-4, "q6_k": 6e-5,
@@ -279,7 +284,8 @@ def with_other_scale(kind, data):
     """The blocks with another bit in the first one's scale, so that elements change in any type."""
     front = next(front for number, _, front, _, _ in TYPES.values() if number == kind)
     data = bytearray(data)
-    data[1 if front else -1] ^= 4
+    at, bit = (0, 1) if front == 1 else (1, 4) if front else (-1, 4)
+    data[at] ^= bit
     return bytes(data)
 
 

@@ -24,7 +24,7 @@ except ImportError:
 from gguf_models import byte_tokens
 
 INVAR, CONTROL = sys.argv[1], "--control" in sys.argv
-TYPES = ["Q8_0", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q2_K", "Q3_K", "Q4_K", "Q5_K", "Q6_K", "IQ4_NL"]
+TYPES = ["Q8_0", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q2_K", "Q3_K", "Q4_K", "Q5_K", "Q6_K", "IQ4_NL", "MXFP4"]
 MIXTURES = {"Q4_0": 2, "Q4_1": 3, "Q8_0": 7, "Q5_0": 8, "Q5_1": 9, "Q2_K": 10, "Q3_K_M": 12, "Q4_K_S": 14, "Q4_K_M": 15, "Q5_K_M": 17,
             "Q6_K": 18, "IQ4_NL": 25}  # llama.cpp's numbers of them
 HIDDEN, FFN, LAYERS, HEADS, VOCAB = 1024, 1024, 2, 16, 264

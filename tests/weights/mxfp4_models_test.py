@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""A gpt-oss whose experts are MXFP4 has the logits of its bf16 twin, on every instruction set and number of ranks, and takes less
-memory. Both are made here from the format's rule alone. Usage: mxfp4_models_test.py INVAR"""
+"""A gpt-oss whose experts are MXFP4, in a directory and in a GGUF file, has the logits of its bf16 twin, on every instruction set and
+number of ranks, and takes less memory. All are made here from the formats' rules alone. Usage: mxfp4_models_test.py INVAR"""
 import json, pathlib, random, struct, subprocess, sys, tempfile
 
 from gguf_models import bf16, byte_tokens, Made
@@ -84,6 +84,66 @@ def write(folder, config, all):
     return folder
 
 
+NAMES = {"input_layernorm.weight": "attn_norm.weight", "post_attention_layernorm.weight": "post_attention_norm.weight",
+         "self_attn.o_proj": "attn_output", "self_attn.sinks": "attn_sinks.weight", "mlp.router": "ffn_gate_inp",
+         "self_attn.q_proj": "attn_q", "self_attn.k_proj": "attn_k", "self_attn.v_proj": "attn_v"}
+OUTSIDE = {"model.embed_tokens.weight": "token_embd.weight", "lm_head.weight": "output.weight", "model.norm.weight": "output_norm.weight"}
+
+
+def in_ggml_order(data, scales, rows):
+    """The blocks of some rows: the scale, then of each byte the lower half as element i and the upper as element i + 16."""
+    per = len(scales) // rows[1]
+    out = bytearray()
+    for row in range(*rows):
+        for b in range(row * per, (row + 1) * per):
+            codes = [data[b * 16 + i // 2] >> 4 * (i % 2) & 15 for i in range(32)]
+            out += bytes([scales[b]] + [codes[i] | codes[i + 16] << 4 for i in range(16)])
+    return bytes(out)
+
+
+def as_f32(data):
+    return b"".join(b"\0\0" + data[i:i + 2] for i in range(0, len(data), 2))
+
+
+def write_gguf(path, config, stored):
+    tensors = []
+    for name, (kind, shape, data) in stored.items():
+        if name.endswith("_scales"):
+            continue
+        layer = (name + "..").split(".")[2]
+        here = OUTSIDE.get(name, f"blk.{layer}." + name.removeprefix(f"model.layers.{layer}."))
+        for old, new in NAMES.items():
+            here = here.replace(old, new)
+        if name.endswith("_proj_bias") or name.endswith("_blocks"):
+            which = name.split(".")[-1]
+            for i, part in enumerate(["down"] if which.startswith("down") else ["gate", "up"]):
+                step = 1 if part == "down" else 2
+                if which.endswith("_bias"):
+                    mine = b"".join(data[2 * j:2 * j + 2] for j in range(i, len(data) // 2, step))
+                    tensors.append((f"blk.{layer}.ffn_{part}_exps.bias", 0, (shape[1] // step, shape[0]), as_f32(mine)))
+                else:
+                    rows = (i, shape[0] * shape[1], step)
+                    blocks = in_ggml_order(data, stored[name.replace("_blocks", "_scales")][2], rows)
+                    tensors.append((f"blk.{layer}.ffn_{part}_exps.weight", 39, (shape[2] * 32, shape[1] // step, shape[0]), blocks))
+            continue
+        is_matrix = len(shape) == 2 and "ffn_gate_inp" not in here
+        tensors.append((here, 30 if is_matrix else 0, tuple(reversed(shape)), data if is_matrix else as_f32(data)))
+    made, c, a = Made("llama", 1, ["q8_0"]), config, "gpt-oss"
+    keys = {"general.architecture": a, f"{a}.block_count": c["num_hidden_layers"], f"{a}.embedding_length": c["hidden_size"],
+            f"{a}.context_length": c["max_position_embeddings"], f"{a}.feed_forward_length": c["intermediate_size"],
+            f"{a}.expert_feed_forward_length": c["intermediate_size"], f"{a}.attention.head_count": c["num_attention_heads"],
+            f"{a}.attention.head_count_kv": c["num_key_value_heads"], f"{a}.attention.key_length": c["head_dim"],
+            f"{a}.attention.value_length": c["head_dim"], f"{a}.attention.layer_norm_rms_epsilon": c["rms_norm_eps"],
+            f"{a}.attention.sliding_window": c["sliding_window"], f"{a}.rope.freq_base": c["rope_theta"],
+            f"{a}.rope.scaling.type": "yarn", f"{a}.rope.scaling.factor": c["rope_scaling"]["factor"],
+            f"{a}.rope.scaling.original_context_length": c["rope_scaling"]["original_max_position_embeddings"],
+            f"{a}.expert_count": c["num_local_experts"], f"{a}.expert_used_count": c["num_experts_per_tok"]}
+    keys |= {key: value for key, value in made.metadata().items() if key.startswith("tokenizer.")}
+    made.metadata = lambda: keys
+    path.write_bytes(made.gguf(tensors))
+    return path
+
+
 def run(*words):
     done = subprocess.run([INVAR, *map(str, words)], capture_output=True, text=True, timeout=120)
     return json.loads(done.stdout) if done.returncode == 0 and "--json" in words else done.stdout + done.stderr.strip()
@@ -111,14 +171,19 @@ def main():
             missing = "is not available" in found
             faults += found != expected and not missing
             print(" ".join(map(str, flags)), found[:80], "" if missing else "equal" if found == expected else "DIFFERS from " + expected)
+        path = write_gguf(folder / "model.gguf", config, stored)
+        for flags in [("--isa", "avx2"), ("--tensor-parallel-size", 2), ()]:
+            found = answer(path, *flags)
+            faults += found != expected
+            print("GGUF", " ".join(map(str, flags)), found[:160], "equal" if found == expected else "DIFFERS from " + expected)
         # The control: one code of one expert.
         name = "model.layers.1.mlp.experts.down_proj_blocks"
         kind, shape, data = stored[name]
         changed = answer(write(folder / "changed", config | quantization, stored | {name: (kind, shape, bytes(b ^ 1 for b in data))}))
         faults += changed == expected or len(changed) != 64
-        sizes = [run("inspect", folder / which, "--json")["weight_bytes"] for which in ("blocks", "twin")]
-        faults += not sizes[0] < 0.7 * sizes[1]
-        print(f"changed {changed[:16]}; weights in memory {sizes[0]} and {sizes[1]} bytes; {faults} faults")
+        sizes = [run("inspect", folder / which, "--json")["weight_bytes"] for which in ("blocks", "twin", "model.gguf")]
+        faults += not sizes[0] == sizes[2] < 0.7 * sizes[1]
+        print(f"changed {changed[:16]}; weights in memory {sizes} bytes; {faults} faults")
     sys.exit(faults > 0)
 
 

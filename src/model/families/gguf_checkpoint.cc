@@ -117,8 +117,9 @@ bool turns(TensorRole role) {
 // The decoder's rows in the order in which files have them.
 std::vector<RenamedSource::Run> runs_in_gguf(const DecoderSpec& spec, const TensorSpec& tensor) {
   if (tensor.role == TensorRole::shared_expert_gate) return {{tensor.name, 0, tensor.shape[1]}};
+  const bool is_row = tensor.expert >= 0 && tensor.shape.size() == 1;  // of all experts' biases
   if (!turns(tensor.role) || !has_gguf_neighbours(spec.family))
-    return {{tensor.name, 0, tensor.shape[0]}};
+    return {{tensor.name, 0, is_row ? 1 : tensor.shape[0]}};
   const auto place = rotation_rows(spec, true);
   std::vector<RenamedSource::Run> runs(static_cast<size_t>(tensor.shape[0]));
   for (int64_t row = 0; row < tensor.shape[0]; ++row)
@@ -139,7 +140,7 @@ Entries entries_of_gguf(const DecoderSpec& spec, const TensorSource& tensors, DT
                         std::vector<GgufItem>& items) {
   Entries entries;
   for (const TensorSpec& tensor : tensors_of(spec)) {
-    const std::string name = gguf_name(tensor);
+    const std::string name = gguf_name(spec, tensor);
     const auto [entry, is_new] = entries.try_emplace(name);
     if (is_new) {
       items.push_back({name, name, type_in_gguf(tensor, type)});
@@ -150,14 +151,24 @@ Entries entries_of_gguf(const DecoderSpec& spec, const TensorSource& tensors, DT
   return entries;
 }
 
+// What stands in the way of reading the file as the model that it was made of, or nothing.
+std::string not_read_back(const std::string& to, const ModelConfig& config) {
+  try {
+    const HfDirectory written = open_hf_directory(to);
+    const ModelConfig found = parse_model_config(written.config, written.generation_config, to);
+    return found.spec == config.spec ? "" : "some number is another";
+  } catch (const Error& error) {
+    return error.what();
+  }
+}
+
 void check_read_back(const std::string& to, const ModelConfig& config, const std::string& from) {
-  const HfDirectory written = open_hf_directory(to);
-  const ModelConfig found = parse_model_config(written.config, written.generation_config, to);
-  if (found.spec == config.spec) return;
+  const std::string fault = not_read_back(to, config);
+  if (fault.empty()) return;
   std::error_code ignored;
   fs::remove(to, ignored);
-  fail("{}: a GGUF file of {} cannot say all of what its config.json says", from,
-       config.spec.family);
+  fail("{}: a GGUF file of {} cannot say all of what its config.json says: {}", from,
+       config.spec.family, fault);
 }
 
 // ---- To bf16

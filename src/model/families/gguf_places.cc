@@ -45,6 +45,11 @@ constexpr GgufName kNames[] = {
     {TensorRole::expert_gate, "ffn_gate_exps.weight"},
     {TensorRole::expert_up, "ffn_up_exps.weight"},
     {TensorRole::expert_down, "ffn_down_exps.weight"},
+    {TensorRole::router_bias, "ffn_gate_inp.bias"},
+    {TensorRole::expert_gate_bias, "ffn_gate_exps.bias"},
+    {TensorRole::expert_up_bias, "ffn_up_exps.bias"},
+    {TensorRole::expert_down_bias, "ffn_down_exps.bias"},
+    {TensorRole::sinks, "attn_sinks.weight"},
     {TensorRole::shared_gate, "ffn_gate_shexp.weight"},
     {TensorRole::shared_up, "ffn_up_shexp.weight"},
     {TensorRole::shared_down, "ffn_down_shexp.weight"},
@@ -89,8 +94,16 @@ Fused fused_place(const DecoderSpec& spec, const TensorSpec& tensor, const Tenso
 // or that of gates and, behind each, what they gate.
 StoredAt expert_place(const DecoderSpec& spec, const TensorSpec& tensor,
                       const TensorSource& stored) {
+  const int experts = spec.layer(tensor.layer).experts->routing.experts;
   const std::string layer = fmt::format("blk.{}.", tensor.layer);
-  const std::string own = gguf_name(tensor), both = layer + "ffn_gate_up_exps.weight";
+  const std::string own = gguf_name(spec, tensor);
+  if (tensor.shape.size() == 1) {
+    const int64_t first = tensor.expert * tensor.shape[0];
+    return {.tensor = own,
+            .row = [first](int64_t row) { return first + row; },
+            .shape = {experts, tensor.shape[0]}};
+  }
+  const std::string both = layer + "ffn_gate_up_exps.weight";
   const bool is_down = tensor.role == TensorRole::expert_down;
   const bool is_up = tensor.role == TensorRole::expert_up;
   const std::string alone = fmt::format("{}ffn_{}.{}.weight", layer,
@@ -104,7 +117,7 @@ StoredAt expert_place(const DecoderSpec& spec, const TensorSpec& tensor,
   const int64_t first = tensor.expert * each + (is_pair && is_up ? rows : 0);
   return {.tensor = is_pair ? both : own,
           .row = [first](int64_t row) { return first + row; },
-          .shape = {spec.layer(tensor.layer).experts->routing.experts, each, tensor.shape[1]}};
+          .shape = {experts, each, tensor.shape[1]}};
 }
 
 bool turns(TensorRole role) {
@@ -114,7 +127,10 @@ bool turns(TensorRole role) {
 
 }  // namespace
 
-std::string gguf_name(const TensorSpec& tensor) {
+std::string gguf_name(const DecoderSpec& spec, const TensorSpec& tensor) {
+  // Of what the feed-forward network reads, by its place behind attention.
+  if (tensor.role == TensorRole::post_norm && spec.family == "gpt_oss")
+    return fmt::format("blk.{}.post_attention_norm.weight", tensor.layer);
   const auto* found = std::ranges::find(kNames, tensor.role, &GgufName::role);
   if (found == std::end(kNames)) return tensor.name;  // which no such file has
   return tensor.layer < 0 ? found->name : fmt::format("blk.{}.{}", tensor.layer, found->name);
@@ -135,8 +151,8 @@ bool is_gguf_router(TensorRole role) {
 }
 
 StoredAt gguf_place(const DecoderSpec& spec, const TensorSpec& tensor, const TensorSource& stored) {
-  if (tensor.expert >= 0 && tensor.shape.size() == 2) return expert_place(spec, tensor, stored);
-  StoredAt at{gguf_name(tensor)};
+  if (tensor.expert >= 0) return expert_place(spec, tensor, stored);
+  StoredAt at{gguf_name(spec, tensor)};
   if (tensor.role == TensorRole::shared_expert_gate) {  // a vector there
     at.shape = {tensor.shape[1]};
     at.row = [](int64_t row) { return row; };

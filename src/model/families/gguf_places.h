@@ -8,7 +8,7 @@ namespace invar {
 
 StoredAt gguf_place(const DecoderSpec& spec, const TensorSpec& tensor, const TensorSource& stored);
 // Its name there, where it is not fused.
-std::string gguf_name(const TensorSpec& tensor);
+std::string gguf_name(const DecoderSpec& spec, const TensorSpec& tensor);
 // Whether the family's queries and keys stand there with the elements that turn together side by
 // side.
 bool has_gguf_neighbours(std::string_view family);
