@@ -210,11 +210,6 @@ void check_quantised(const Arithmetic& arithmetic, const ModelOptions& options) 
         "--weights fp8 is for checkpoints whose matrices are f8_e4m3 with 128 k columns, and this "
         "model has none");
   if (!arithmetic.is_quantised()) return;
-  if (arithmetic.quantised == DType::e4m3 && options.device != "cpu")
-    fail_usage(
-        "--weights fp8 is computed on CPUs, and the device is {}: its kernels for a GPU are "
-        "checked, but not yet a whole model with them",
-        options.device);
   const char* products = arithmetic.quantised == DType::i8 ? "integers" : "e4m3 numbers";
   if (arithmetic.weights == DType::f32)
     fail_usage(

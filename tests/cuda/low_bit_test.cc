@@ -28,8 +28,9 @@ class LowBitOnGpu : public CudaTest {
     return random_schedule(runner, sequences, 7, 100);
   }
   // The hashes of the CPU on one rank and on two, in both orders, and others for another text.
-  static void expect_the_cpus(ModelOptions options, const std::string& what) {
-    for (const char* order : {"portable", "hopper"}) {
+  static void expect_the_cpus(ModelOptions options, const std::string& what,
+                              const std::vector<std::string>& orders = {"portable", "hopper"}) {
+    for (const std::string& order : orders) {
       options.arithmetic = order;
       options.device = "cpu";
       options.ranks = 1;
@@ -146,6 +147,14 @@ TEST_F(LowBitOnGpu, ProductsOfIntegersHaveTheCpusHashes) {
   write_w8a8(files / "bf16", files / "int8", pool);
   expect_the_cpus({.model = files / "int8"}, "int8");
   expect_the_cpus({.model = files / "int8", .kv_cache_dtype = "int8"}, "int8, cache int8");
+}
+
+TEST_F(LowBitOnGpu, ProductsOfE4m3NumbersHaveTheCpusHashes) {
+  const TempDirectory files;
+  ThreadPool pool(2);
+  make_model(files / "bf16", {.spec = preset_spec("tiny")}, 7, pool);
+  write_fp8(files / "bf16", files / "fp8", pool);
+  expect_the_cpus({.model = files / "fp8", .weights = "fp8"}, "fp8", {"hopper"});
 }
 
 }  // namespace

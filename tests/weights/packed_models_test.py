@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 """Quantised directories of Hugging Face have the logits of their bf16 twins. Both are made here from the formats' rules alone:
 small Llamas, and models with experts, whose matrices are random integers, or f8 numbers, in the places where each format has them.
-Usage: packed_models_test.py INVAR [--full]; without --full some of the formats."""
+Usage: packed_models_test.py INVAR [--full] [--device cuda]; without --full some of the formats. With a device, its hashes are
+compared with the CPU's."""
 import json, pathlib, random, struct, subprocess, sys, tempfile
 
 import gguf_models
@@ -224,8 +225,7 @@ def fp8_faults(name, model, twin):
     found = [answer(model, "--weights", "fp8", *way) for way in ways]
     good = len(set(found)) == 1 and len(found[0]) == 64 and found[0] != twin
     print(f"{name:24} --weights fp8: {found[0][:16]} equal" if good else f"{name:24} --weights fp8: DIFFERS\n  {found}", flush=True)
-    refusals = {"whole blocks of 128 columns": ["--tensor-parallel-size", "4"], "no products of e4m3 numbers": ["--arith", "control"],
-                "computed on CPUs": ["--device", "cuda"]}
+    refusals = {"whole blocks of 128 columns": ["--tensor-parallel-size", "4"], "no products of e4m3 numbers": ["--arith", "control"]}
     for expected, way in refusals.items():
         refused = answer(model, "--weights", "fp8", *way)
         if expected not in refused:
@@ -279,6 +279,28 @@ def broken_faults(config):
     return faults
 
 
+def device_faults(device, names):
+    """One hash for each format on the CPU and the device, in both orders, with one rank and two."""
+    faults = 0
+    for name in names:
+        stored, _ = model_of(name, random.Random(name))
+        arithmetics = [["--arith", "portable"], ["--arith", "hopper"]]
+        if "F8_E4M3" in [kind for kind, _, _ in stored.values()]:
+            arithmetics.append(["--arith", "hopper", "--weights", "fp8"])
+        with tempfile.TemporaryDirectory() as folder:
+            model = write(pathlib.Path(folder) / "quantised", BASE.config() | {"quantization_config": FORMATS[name][0]}, stored)
+            hashes = set()
+            for arithmetic in arithmetics:
+                found = [answer(model, *arithmetic, *way) for way in [[], ["--device", device], ["--device", device, "--tensor-parallel-size", "2"]]]
+                good = len(set(found)) == 1 and len(found[0]) == 64
+                faults += not good
+                hashes.add(found[0])
+                print(f"{name:24} {' '.join(arithmetic)}: {found[0][:16] + ' equal' if good else f'DIFFERS {found}'}", flush=True)
+            faults += len(hashes) != len(arithmetics)  # the control: another arithmetic has another hash
+    print(f"{len(names)} formats on {device}, {faults} faults")
+    return faults
+
+
 BASE = Made("llama", 3, ["q8_0"])
 
 
@@ -297,6 +319,8 @@ def experts_faults(name):
 
 
 def main():
+    if "--device" in sys.argv:
+        sys.exit(device_faults(sys.argv[sys.argv.index("--device") + 1], list(FORMATS) if "--full" in sys.argv else QUICK) > 0)
     faults, hashes = 0, set()
     config = BASE.config()
     names = list(FORMATS) if "--full" in sys.argv else QUICK
