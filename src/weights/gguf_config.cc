@@ -20,12 +20,16 @@ void add_granite(const GgufKeys& in, json::Value& config);
 void add_granite_moe(const GgufKeys& in, json::Value& config);
 void add_gpt_oss(const GgufKeys& in, json::Value& config);
 
+// What turns: whole heads, the first elements of each, or the part that is beside a latent.
+enum class Turning { heads, part, beside_latent };
+
 struct Architecture {
   std::string_view name;  // in GGUF files
   const char* model_type;
   const char* class_name;
   AddKeys add = nullptr;  // what is its own
   double theta = 10000;   // where rope.freq_base is absent
+  Turning turning = Turning::heads;
 };
 
 constexpr Architecture kArchitectures[] = {
@@ -43,6 +47,11 @@ constexpr Architecture kArchitectures[] = {
     {"olmoe", "olmoe", "OlmoeForCausalLM", add_olmoe_experts},
     {"granitemoe", "granitemoe", "GraniteMoeForCausalLM", add_granite_moe},
     {"gpt-oss", "gpt_oss", "GptOssForCausalLM", add_gpt_oss},
+    {"glm4moe", "glm4_moe", "Glm4MoeForCausalLM", add_glm_experts, 10000, Turning::part},
+    {"deepseek2", "deepseek_v3", "DeepseekV3ForCausalLM", add_deepseek, 10000,
+     Turning::beside_latent},
+    {"deepseek2", "deepseek_v2", "DeepseekV2ForCausalLM", add_deepseek, 10000,
+     Turning::beside_latent},
 };
 
 const Architecture& architecture_of(const GgufFile& file) {
@@ -60,8 +69,8 @@ const Architecture& architecture_of(const GgufFile& file) {
     fail("{}: general.architecture: expected {}, found {}", file.path(), known,
          json::quoted(name->as_string()));
   }
-  const json::Value* experts = file.find(fmt::format("{}.expert_count", found->name));
-  if (!experts || *experts == json::Value(0)) return *found;
+  // Of two of one name the second has experts that the first has not, or none of its routers.
+  if (!gguf_is_second(GgufKeys(file, found->name))) return *found;
   const auto* other = std::find_if(found + 1, std::end(kArchitectures), is_it);
   return other == std::end(kArchitectures) ? *found : *other;
 }
@@ -224,11 +233,14 @@ json::Value rope_scaling(const GgufKeys& in, double theta, int64_t head_dim) {
   return scaling;
 }
 
-void add_ropes(const GgufKeys& in, json::Value& config, double usual_theta) {
-  const double theta = in.find_number("rope.freq_base").value_or(usual_theta);
+void add_ropes(const GgufKeys& in, json::Value& config, const Architecture& architecture) {
+  const double theta = in.find_number("rope.freq_base").value_or(architecture.theta);
   const int64_t head_dim = config.find("head_dim")->as_integer();
   const int64_t rotated = in.find_integer("rope.dimension_count").value_or(head_dim);
-  if (rotated != head_dim)
+  if (architecture.turning == Turning::part)
+    config.set("partial_rotary_factor",
+               static_cast<double>(rotated) / static_cast<double>(head_dim));
+  else if (rotated != head_dim)
     fail("{}: {}: expected the {} elements of a head, found {}", in.file().path(),
          in.key("rope.dimension_count"), head_dim, rotated);
   config.set("rope_theta", theta);
@@ -290,7 +302,6 @@ const std::vector<Harmless>& harmless_keys() {
       {"expert_weights_scale", 0.0},  // none
       {"expert_weights_scale", 1.0},
       {"leading_dense_block_count", 0},
-      {"nextn_predict_layers", 0},
       {"rope.scale_linear", 1.0},
       {"rope.scaling.attn_factor", 1.0},  // beside yarn's own
       {"rope.scaling.yarn_ext_factor", 1.0},
@@ -321,23 +332,28 @@ std::string gguf_architecture(std::string_view model_type, std::string_view wher
 json::Value gguf_config(const GgufFile& file) {
   const Architecture& architecture = architecture_of(file);
   const GgufKeys in(file, architecture.name);
+  // Modules that predict further stand behind the layers and are counted as such.
+  const int64_t modules = in.find_integer("nextn_predict_layers").value_or(0);
   json::Value config = json::Object{
       {"architectures", json::Array{architecture.class_name}},
       {"model_type", architecture.model_type},
       {"hidden_size", in.integer("embedding_length")},
-      {"num_hidden_layers", in.integer("block_count")},
+      {"num_hidden_layers", in.integer("block_count") - modules},
       {"intermediate_size", in.integer("feed_forward_length")},
       {"num_attention_heads", in.integer("attention.head_count")},
       {"num_key_value_heads",
        in.find_integer("attention.head_count_kv").value_or(in.integer("attention.head_count"))},
-      {"head_dim", head_size(in)},
+      {"head_dim", architecture.turning == Turning::beside_latent
+                       ? in.integer("rope.dimension_count")
+                       : head_size(in)},
       {"rms_norm_eps", narrow(in.number("attention.layer_norm_rms_epsilon"))},
       {"vocab_size", vocabulary(in)},
       {"max_position_embeddings", in.integer("context_length")},
       {"tie_word_embeddings", in.tensor("output.weight") == nullptr},
   };
-  add_ropes(in, config, architecture.theta);
+  add_ropes(in, config, architecture);
   if (architecture.add) architecture.add(in, config);
+  if (modules > 0) config.set("num_nextn_predict_layers", modules);
   add_unknown(in, config);
   return config;
 }

@@ -13,5 +13,12 @@ void add_qwen3_experts(const GgufKeys& in, json::Value& config);
 void add_olmoe_experts(const GgufKeys& in, json::Value& config);
 void add_granite_experts(const GgufKeys& in, json::Value& config);
 void add_gpt_oss_experts(const GgufKeys& in, json::Value& config);
+void add_glm_experts(const GgufKeys& in, json::Value& config);
+// With its latents.
+void add_deepseek(const GgufKeys& in, json::Value& config);
+
+// Of two families of one architecture: llama with experts is Mixtral; deepseek2 whose routers are
+// no sigmoids is the second version and not the third.
+bool gguf_is_second(const GgufKeys& in);
 
 }  // namespace invar

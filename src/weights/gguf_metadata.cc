@@ -181,6 +181,50 @@ void add_scaling(const json::Value& config, const std::string& name, std::vector
   add("original_context_length", "original_max_position_embeddings", Number::u32);
   add("yarn_beta_fast", "beta_fast", Number::f32);
   add("yarn_beta_slow", "beta_slow", Number::f32);
+  if (const json::Value* sharpness = scaling->find("mscale_all_dim"); sharpness)
+    keys.push_back(
+        {name + ".rope.scaling.yarn_log_multiplier", 0.1 * sharpness->as_number(), Number::f32});
+}
+
+// As gguf's tools number what makes scores of a router's outputs.
+constexpr int64_t kSoftmax = 1, kSigmoid = 2;
+
+void add_router(const json::Value& config, const std::string& name, std::vector<GgufKey>& keys) {
+  const bool is_softmax = *config.find("model_type") == json::Value("deepseek_v2");
+  const json::Value* norm = config.find("norm_topk_prob");
+  keys.push_back({name + ".expert_gating_func", is_softmax ? kSoftmax : kSigmoid});
+  keys.push_back({name + ".expert_weights_norm", norm && *norm == json::Value(true)});
+}
+
+// Attention as to one key/value head of a latent; a head's own lengths beside it.
+void add_latents(const json::Value& config, const std::string& name, std::vector<GgufKey>& keys) {
+  const auto size = [&](const char* key) { return config.find(key)->as_integer(); };
+  const auto add = [&](const char* key, int64_t value) {
+    keys.push_back({fmt::format("{}.attention.{}", name, key), value});
+  };
+  const int64_t rank = size("kv_lora_rank"), turning = size("qk_rope_head_dim");
+  std::erase_if(keys, [&](const GgufKey& key) {
+    return key.name == name + ".attention.key_length" ||
+           key.name == name + ".attention.value_length" ||
+           key.name == name + ".attention.head_count_kv";
+  });
+  add("head_count_kv", 1);
+  add("kv_lora_rank", rank);
+  if (config.find("q_lora_rank")->is_integer()) add("q_lora_rank", size("q_lora_rank"));
+  add("key_length", rank + turning);
+  add("value_length", rank);
+  add("key_length_mla", size("qk_nope_head_dim") + turning);
+  add("value_length_mla", size("v_head_dim"));
+}
+
+// How many elements of a head turn.
+void add_turning(const json::Value& config, const std::string& name, std::vector<GgufKey>& keys) {
+  const json::Value* beside = config.find("qk_rope_head_dim");
+  const json::Value* share = config.find("partial_rotary_factor");
+  int64_t turning = beside ? beside->as_integer() : config.find("head_dim")->as_integer();
+  if (share && share->is_number())
+    turning = static_cast<int64_t>(static_cast<double>(turning) * share->as_number());
+  keys.push_back({name + ".rope.dimension_count", turning});
 }
 
 }  // namespace
@@ -204,7 +248,7 @@ std::vector<GgufKey> gguf_model_keys(const json::Value& config, const std::strin
   add("attention.head_count_kv", "num_key_value_heads");
   add("attention.key_length", "head_dim");
   add("attention.value_length", "head_dim");
-  add("rope.dimension_count", "head_dim");
+  add_turning(config, name, keys);
   add("attention.layer_norm_rms_epsilon", "rms_norm_eps", Number::f32);
   add("rope.freq_base", "rope_theta", Number::f32);
   add("attention.sliding_window", "sliding_window");
@@ -215,6 +259,14 @@ std::vector<GgufKey> gguf_model_keys(const json::Value& config, const std::strin
   add("expert_feed_forward_length",
       name == "gpt-oss" ? "intermediate_size" : "moe_intermediate_size");
   add("expert_shared_feed_forward_length", "shared_expert_intermediate_size");
+  add("expert_count", "n_routed_experts");
+  add("expert_shared_count", "n_shared_experts");
+  add("expert_group_count", "n_group");
+  add("expert_group_used_count", "topk_group");
+  add("leading_dense_block_count", "first_k_dense_replace");
+  add("expert_weights_scale", "routed_scaling_factor", Number::f32);
+  if (config.find("n_routed_experts")) add_router(config, name, keys);
+  if (config.find("kv_lora_rank")) add_latents(config, name, keys);
   add("embedding_scale", "embedding_multiplier", Number::f32);
   add("residual_scale", "residual_multiplier", Number::f32);
   add("logit_scale", "logits_scaling", Number::f32);

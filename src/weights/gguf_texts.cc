@@ -25,9 +25,15 @@ const std::vector<GgufPreTokenizer> kPreTokenizers = {
      .patterns = {R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?[\p{L}\p{M}]+|\p{N})"
                   R"(| ?[^\s\p{L}\p{M}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+)"},
      .is_nfc = true},
-    {.names = "olmo2 stablelm2 hunyuan",
+    {.names = "olmo2 stablelm2 hunyuan glm4 chatglm-bpe",
      .patterns = {R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|)"
                   R"(\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+)"}},
+    {.names = "deepseek-v3",
+     .patterns = {R"(\p{N}{1,3})", "[一-龥぀-ゟ゠-ヿ]+",
+                  R"([!"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~][A-Za-z]+|)"
+                  R"([^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+| ?[\p{P}\p{S}]+[\r\n]*|)"
+                  R"(\s*[\r\n]+|\s+(?!\S)|\s+)"},
+     .adds_bos = true},
     {.names = "tekken",
      .patterns = {R"([^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*)"
                   R"([\p{Ll}\p{Lm}\p{Lo}\p{M}]+|)"

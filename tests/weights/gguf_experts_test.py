@@ -115,7 +115,7 @@ def main():
         made = MadeExperts(architecture, model_type, layout, 17 + i, kinds[i * 3:] + kinds[:i * 3])
         with tempfile.TemporaryDirectory() as folder:
             faults += compare(made, pathlib.Path(folder))
-    for family in ("mixtral", "qwen2_moe", "qwen3_moe", "olmoe", "granitemoe") if not CONTROL else ():
+    for family in ("mixtral", "qwen2_moe", "qwen3_moe", "olmoe", "granitemoe", "glm4_moe", "deepseek_v2", "deepseek_v3") if not CONTROL else ():
         with tempfile.TemporaryDirectory() as folder:
             faults += converted(family, pathlib.Path(folder))
     print(f"{faults} faults")

@@ -173,6 +173,16 @@ TEST_F(Gguf, BiasesMayStandInOneTensor) {
   EXPECT_EQ(has_bias({{"blk.0.attn_qkv.bias", "n", DType::f32}}), json::Value(true));
 }
 
+TEST_F(Gguf, TextIsCutAsItsPreTokenizerSays) {
+  const auto cuts = [&](const char* name) {
+    auto texts = model_texts(write_with({{"tokenizer.ggml.pre", name}}));
+    const json::Value tokenizer = json::parse(texts["tokenizer.json"], "tokenizer.json");
+    return tokenizer.find("pre_tokenizer")->find("pretokenizers")->as_array().size();
+  };
+  for (const char* name : {"llama-bpe", "qwen2", "glm4", "chatglm-bpe"}) EXPECT_EQ(cuts(name), 2u);
+  EXPECT_EQ(cuts("deepseek-v3"), 4u);
+}
+
 // llama-gguf-split --merge leaves a count of 0.
 TEST_F(Gguf, ThatWasPutTogetherAgainHasNoParts) {
   EXPECT_EQ(GgufFile(write_with({{"split.count", 0}})).parts().size(), 1u);

@@ -7,6 +7,7 @@
 
 #include "base/check.h"
 #include "base/error.h"
+#include "base/function_ref.h"
 #include "base/json.h"
 #include "model/families/experts.h"
 #include "model/families/gguf_places.h"
@@ -82,6 +83,12 @@ class FamilySource : public TensorSource {
         info.dtype = DType::bf16;
       entries_[tensor.name] = {std::move(at), std::move(info)};
     }
+    if (stored.has_gguf_names())
+      for (const auto& [here, there] : gguf_module_tensors(spec))
+        if (stored.has(here)) {
+          entries_[there] = {{here}, stored.info(here)};
+          taken[here] = true;
+        }
     for (const auto& [name, entry] : entries_) names_.push_back(name);
     for (const std::string& name : stored.names())
       if (!taken.contains(name) && !(spec.is_text_tower && is_no_text(name)) &&
@@ -271,11 +278,15 @@ std::unique_ptr<TensorSource> decoder_tensors(const DecoderSpec& spec, const Ten
   return std::make_unique<FamilySource>(spec, stored);
 }
 
-std::vector<StoredTensor> stored_tensors(const DecoderSpec& spec) {
+namespace {
+
+std::vector<StoredTensor> grouped_tensors(
+    const DecoderSpec& spec,
+    FunctionRef<StoredAt(const DecoderSpec&, const TensorSpec&)> place_in) {
   std::vector<StoredTensor> tensors;
   std::map<std::string, size_t> known;
   for (const TensorSpec& tensor : tensors_of(spec)) {
-    StoredAt at = place_of(spec, tensor);
+    StoredAt at = place_in(spec, tensor);
     int64_t rows = tensor.shape[0];
     if (at.row) {
       rows = 0;
@@ -288,6 +299,18 @@ std::vector<StoredTensor> stored_tensors(const DecoderSpec& spec) {
     stored.parts.push_back({tensor, std::move(at)});
   }
   return tensors;
+}
+
+}  // namespace
+
+std::vector<StoredTensor> stored_tensors(const DecoderSpec& spec) {
+  return grouped_tensors(
+      spec, [](const DecoderSpec& of, const TensorSpec& tensor) { return place_of(of, tensor); });
+}
+
+std::vector<StoredTensor> gguf_tensors(const DecoderSpec& spec) {
+  return grouped_tensors(
+      spec, [](const DecoderSpec& of, const TensorSpec& tensor) { return gguf_place(of, tensor); });
 }
 
 }  // namespace invar

@@ -31,5 +31,7 @@ struct StoredTensor {
   std::vector<Part> parts;
 };
 std::vector<StoredTensor> stored_tensors(const DecoderSpec& spec);
+// The same of a GGUF file.
+std::vector<StoredTensor> gguf_tensors(const DecoderSpec& spec);
 
 }  // namespace invar

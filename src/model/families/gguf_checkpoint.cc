@@ -1,6 +1,7 @@
 #include "model/families/gguf_checkpoint.h"
 
 #include <algorithm>
+#include <cstring>
 #include <filesystem>
 #include <map>
 
@@ -27,13 +28,15 @@ namespace {
 // Tensors of another source under other names, or as other types, or with their rows elsewhere.
 class RenamedSource final : public TensorSource {
  public:
-  // Rows of a tensor of the other source that stand together in both.
+  // Rows of a tensor of the other source that stand together in both; or columns of it.
   struct Run {
     std::string name;
     int64_t first, rows;
+    bool is_turned = false;
   };
   struct Entry {
     TensorInfo info;
+    int64_t width = 1;          // elements of a row
     std::vector<Run> runs;      // one behind the other
     bool is_minus_one = false;  // 1 is taken away from its elements, exactly
   };
@@ -53,7 +56,7 @@ class RenamedSource final : public TensorSource {
   void read(std::string_view name, int64_t first, int64_t count, DType as,
             void* out) const override {
     const Entry& entry = find(name);
-    const int64_t width = row_elements(entry.info), end = first + count;
+    const int64_t width = entry.width, end = first + count;
     char* to = static_cast<char*>(out);
     int64_t begin = 0;
     for (const Run& run : entry.runs) {
@@ -61,7 +64,9 @@ class RenamedSource final : public TensorSource {
       const int64_t from = std::max(first, begin), n = std::min(end, begin + of_run) - from;
       if (n > 0) {
         const int64_t at = run.first * width + from - begin;
-        if (entry.is_minus_one)
+        if (run.is_turned)
+          read_turned(run.name, at, n, as, to);
+        else if (entry.is_minus_one)
           read_minus_one(run.name, at, n, as, to);
         else
           base_.read(run.name, at, n, as, to);
@@ -71,13 +76,20 @@ class RenamedSource final : public TensorSource {
     }
   }
 
-  // Of what runs are made of: all that the last dimension has.
-  static int64_t row_elements(const TensorInfo& info) {
-    return info.shape.size() < 2 ? 1 : info.shape.back();
-  }
-
  private:
   const Entry& find(std::string_view name) const { return entries_.find(name)->second; }
+
+  // Elements of the tensor turned over, whose rows are its columns. All of it is read.
+  void read_turned(const std::string& name, int64_t first, int64_t count, DType as,
+                   char* out) const {
+    const TensorInfo& info = base_.info(name);
+    const int64_t rows = info.shape[0], columns = info.shape[1], size = bytes_of(as, 1);
+    std::vector<char> all(static_cast<size_t>(info.elements() * size));
+    base_.read(name, 0, info.elements(), as, all.data());
+    for (int64_t i = first; i < first + count; ++i, out += size)
+      std::memcpy(out, all.data() + (i % rows * columns + i / rows) * size,
+                  static_cast<size_t>(size));
+  }
 
   void read_minus_one(const std::string& name, int64_t first, int64_t count, DType as,
                       void* out) const {
@@ -98,6 +110,51 @@ class RenamedSource final : public TensorSource {
 };
 using Entries = std::map<std::string, RenamedSource::Entry, std::less<>>;
 
+// Which row of which tensor a row of a file's is; or which column.
+struct Origin {
+  const StoredTensor::Part* part = nullptr;
+  int64_t row = 0;
+};
+
+// Of all rows of the file's tensor; nothing where its rows are no whole ones of others.
+std::vector<Origin> origins_of(const StoredTensor& stored, int64_t width) {
+  std::vector<Origin> rows(
+      static_cast<size_t>(TensorInfo{DType::f32, stored.shape}.elements() / width));
+  for (const StoredTensor::Part& part : stored.parts) {
+    const StoredAt& at = part.at;
+    if (at.is_transposed && (at.step != 1 || at.column != 0 || part.of.shape[0] != width))
+      return {};
+    if (!at.is_transposed && TensorInfo{DType::f32, part.of.shape}.row_elements() != width)
+      return {};
+    for (int64_t row = 0; row < part.of.shape[at.is_transposed ? 1 : 0]; ++row) {
+      const int64_t to = at.is_transposed ? at.row(0) + row : at.row ? at.row(row) : row;
+      rows.at(static_cast<size_t>(to)) = {&part, row};
+    }
+  }
+  return rows;
+}
+
+// The decoder's rows that a tensor of a file is made of.
+RenamedSource::Entry entry_of(const StoredTensor& stored, DType type, const DecoderSpec& spec) {
+  const StoredTensor::Part& first = stored.parts[0];
+  RenamedSource::Entry entry{{type, stored.shape}};
+  entry.width = first.at.is_transposed ? stored.shape.back()
+                                       : TensorInfo{type, first.of.shape}.row_elements();
+  const std::vector<Origin> origins = origins_of(stored, entry.width);
+  if (origins.empty() || std::ranges::any_of(origins, [](const Origin& o) { return !o.part; }))
+    fail("models of the family {}, whose tensors stand in others, cannot be written from GGUF",
+         spec.family);
+  std::vector<RenamedSource::Run>& runs = entry.runs;
+  for (const auto& [part, row] : origins) {
+    const std::string& name = part->of.name;
+    if (!runs.empty() && runs.back().name == name && runs.back().first + runs.back().rows == row)
+      ++runs.back().rows;
+    else
+      runs.push_back({name, row, 1, part->at.is_transposed});
+  }
+  return entry;
+}
+
 // ---- To GGUF
 
 DType type_in_gguf(const TensorSpec& tensor, DType type) {
@@ -109,44 +166,14 @@ DType type_in_gguf(const TensorSpec& tensor, DType type) {
   return DType::bf16;
 }
 
-bool turns(TensorRole role) {
-  return role == TensorRole::q || role == TensorRole::k || role == TensorRole::q_bias ||
-         role == TensorRole::k_bias;
-}
-
-// The decoder's rows in the order in which files have them.
-std::vector<RenamedSource::Run> runs_in_gguf(const DecoderSpec& spec, const TensorSpec& tensor) {
-  if (tensor.role == TensorRole::shared_expert_gate) return {{tensor.name, 0, tensor.shape[1]}};
-  const bool is_row = tensor.expert >= 0 && tensor.shape.size() == 1;  // of all experts' biases
-  if (!turns(tensor.role) || !has_gguf_neighbours(spec.family))
-    return {{tensor.name, 0, is_row ? 1 : tensor.shape[0]}};
-  const auto place = rotation_rows(spec, true);
-  std::vector<RenamedSource::Run> runs(static_cast<size_t>(tensor.shape[0]));
-  for (int64_t row = 0; row < tensor.shape[0]; ++row)
-    runs[static_cast<size_t>(place(row))] = {tensor.name, row, 1};
-  return runs;
-}
-
-std::vector<int64_t> shape_in_gguf(const DecoderSpec& spec, const TensorSpec& tensor) {
-  if (tensor.role == TensorRole::shared_expert_gate) return {tensor.shape[1]};
-  std::vector<int64_t> shape = tensor.shape;
-  if (tensor.expert >= 0)
-    shape.insert(shape.begin(), spec.layer(tensor.layer).experts->routing.experts);
-  return shape;
-}
-
-// The tensors of a file, all experts' in one, and what they are made of.
+// The tensors of a file, and what they are made of.
 Entries entries_of_gguf(const DecoderSpec& spec, const TensorSource& tensors, DType type,
                         std::vector<GgufItem>& items) {
   Entries entries;
-  for (const TensorSpec& tensor : tensors_of(spec)) {
-    const std::string name = gguf_name(spec, tensor);
-    const auto [entry, is_new] = entries.try_emplace(name);
-    if (is_new) {
-      items.push_back({name, name, type_in_gguf(tensor, type)});
-      entry->second.info = {tensors.info(tensor.name).dtype, shape_in_gguf(spec, tensor)};
-    }
-    std::ranges::move(runs_in_gguf(spec, tensor), std::back_inserter(entry->second.runs));
+  for (const StoredTensor& stored : gguf_tensors(spec)) {
+    const TensorSpec& tensor = stored.parts[0].of;
+    items.push_back({stored.name, stored.name, type_in_gguf(tensor, type)});
+    entries[stored.name] = entry_of(stored, tensors.info(tensor.name).dtype, spec);
   }
   return entries;
 }
@@ -179,41 +206,15 @@ TensorInfo dequantised(TensorInfo info) {
   return info;
 }
 
-// The decoder's rows that a tensor of a directory is made of.
-std::vector<RenamedSource::Run> runs_in_directory(const StoredTensor& stored,
-                                                  const DecoderSpec& spec) {
-  const int64_t width = RenamedSource::row_elements({DType::f32, stored.shape});
-  std::vector<std::pair<const TensorSpec*, int64_t>> rows(
-      static_cast<size_t>(TensorInfo{DType::f32, stored.shape}.elements() / width));
-  bool is_whole = true;
-  for (const StoredTensor::Part& part : stored.parts) {
-    is_whole &=
-        !part.at.is_transposed && RenamedSource::row_elements({DType::f32, part.of.shape}) == width;
-    for (int64_t row = 0; row < part.of.shape[0] && is_whole; ++row)
-      rows.at(static_cast<size_t>(part.at.row ? part.at.row(row) : row)) = {&part.of, row};
-  }
-  std::vector<RenamedSource::Run> runs;
-  for (const auto& [tensor, row] : rows) {
-    is_whole &= tensor != nullptr;
-    if (!is_whole)
-      fail("models of the family {}, whose tensors stand in others, cannot be written from GGUF",
-           spec.family);
-    if (!runs.empty() && runs.back().name == tensor->name &&
-        runs.back().first + runs.back().rows == row)
-      ++runs.back().rows;
-    else
-      runs.push_back({tensor->name, row, 1});
-  }
-  return runs;
-}
-
 // Of a GGUF file under the names of a directory.
 Entries entries_of_directory(const ModelConfig& config, const TensorSource& tensors) {
   Entries entries;
-  for (const StoredTensor& stored : stored_tensors(config.spec))
-    entries[stored.name] = {
-        dequantised({tensors.info(stored.parts[0].of.name).dtype, stored.shape}),
-        runs_in_directory(stored, config.spec), stored.parts[0].at.is_plus_one};
+  for (const StoredTensor& stored : stored_tensors(config.spec)) {
+    const TensorInfo info = tensors.info(stored.parts[0].of.name);
+    RenamedSource::Entry& entry = entries[stored.name];
+    entry = entry_of(stored, dequantised({info.dtype, stored.shape}).dtype, config.spec);
+    entry.is_minus_one = stored.parts[0].at.is_plus_one;
+  }
   return entries;
 }
 

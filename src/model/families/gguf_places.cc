@@ -53,6 +53,19 @@ constexpr GgufName kNames[] = {
     {TensorRole::shared_gate, "ffn_gate_shexp.weight"},
     {TensorRole::shared_up, "ffn_up_shexp.weight"},
     {TensorRole::shared_down, "ffn_down_shexp.weight"},
+    {TensorRole::choice_bias, "exp_probs_b.bias"},
+    {TensorRole::query_down, "attn_q_a.weight"},
+    {TensorRole::query_norm, "attn_q_a_norm.weight"},
+    {TensorRole::still_query, "attn_q_b.weight"},
+    {TensorRole::turning_query, "attn_q_b.weight"},
+    {TensorRole::latent_down, "attn_kv_a_mqa.weight"},
+    {TensorRole::latent_norm, "attn_kv_a_norm.weight"},
+    {TensorRole::key_up, "attn_k_b.weight"},
+    {TensorRole::value_up, "attn_v_b.weight"},
+    {TensorRole::projection, "nextn.eh_proj.weight"},
+    {TensorRole::embedding_norm, "nextn.enorm.weight"},
+    {TensorRole::hidden_norm, "nextn.hnorm.weight"},
+    {TensorRole::mtp_head_norm, "nextn.shared_head_norm.weight"},
 };
 
 // Rows of a tensor that begin at some row of another one.
@@ -90,34 +103,47 @@ Fused fused_place(const DecoderSpec& spec, const TensorSpec& tensor, const Tenso
   return {};
 }
 
-// An expert's matrix, in older files by itself, and else in a stack with all the others': its own,
-// or that of gates and, behind each, what they gate.
-StoredAt expert_place(const DecoderSpec& spec, const TensorSpec& tensor,
-                      const TensorSource& stored) {
-  const int experts = spec.layer(tensor.layer).experts->routing.experts;
+// An expert's, or a head's, in a stack with all the others'.
+StoredAt in_stack(const DecoderSpec& spec, const TensorSpec& tensor) {
+  const bool is_head = tensor.role == TensorRole::key_up || tensor.role == TensorRole::value_up;
+  const int64_t first = tensor.expert * tensor.shape[0];
+  StoredAt at{gguf_name(spec, tensor), [first](int64_t row) { return first + row; }};
+  at.shape = tensor.shape;
+  at.shape.insert(at.shape.begin(),
+                  is_head ? spec.heads : spec.layer(tensor.layer).experts->routing.experts);
+  return at;
+}
+
+// An expert's matrix in older files by itself, or in a stack of gates and, behind each, what they
+// gate.
+StoredAt expert_elsewhere(const DecoderSpec& spec, const TensorSpec& tensor,
+                          const TensorSource& stored) {
+  const char* which = tensor.role == TensorRole::expert_down ? "down"
+                      : tensor.role == TensorRole::expert_up ? "up"
+                                                             : "gate";
   const std::string layer = fmt::format("blk.{}.", tensor.layer);
-  const std::string own = gguf_name(spec, tensor);
-  if (tensor.shape.size() == 1) {
-    const int64_t first = tensor.expert * tensor.shape[0];
-    return {.tensor = own,
-            .row = [first](int64_t row) { return first + row; },
-            .shape = {experts, tensor.shape[0]}};
-  }
+  const std::string alone = fmt::format("{}ffn_{}.{}.weight", layer, which, tensor.expert);
+  if (stored.has(alone)) return {alone};
   const std::string both = layer + "ffn_gate_up_exps.weight";
-  const bool is_down = tensor.role == TensorRole::expert_down;
-  const bool is_up = tensor.role == TensorRole::expert_up;
-  const std::string alone = fmt::format("{}ffn_{}.{}.weight", layer,
-                                        is_down ? "down"
-                                        : is_up ? "up"
-                                                : "gate",
-                                        tensor.expert);
-  if (!stored.has(own) && stored.has(alone)) return {alone};
-  const bool is_pair = !is_down && !stored.has(own) && stored.has(both);
-  const int64_t rows = tensor.shape[0], each = is_pair ? 2 * rows : rows;
-  const int64_t first = tensor.expert * each + (is_pair && is_up ? rows : 0);
-  return {.tensor = is_pair ? both : own,
-          .row = [first](int64_t row) { return first + row; },
-          .shape = {experts, each, tensor.shape[1]}};
+  StoredAt at = in_stack(spec, tensor);
+  if (tensor.role == TensorRole::expert_down || !stored.has(both)) return at;
+  const int64_t rows = tensor.shape[0];
+  const int64_t first =
+      2 * tensor.expert * rows + (tensor.role == TensorRole::expert_up ? rows : 0);
+  at.tensor = both;
+  at.row = [first](int64_t row) { return first + row; };
+  at.shape[1] = 2 * rows;
+  return at;
+}
+
+bool is_expert_matrix(TensorRole role) {
+  return role == TensorRole::expert_gate || role == TensorRole::expert_up ||
+         role == TensorRole::expert_down;
+}
+
+// Families whose rows stand as in their directories: what turns in part, and what holds two.
+bool has_rows_of_directories(std::string_view family) {
+  return family == "glm4_moe" || family == "deepseek_v2" || family == "deepseek_v3";
 }
 
 bool turns(TensorRole role) {
@@ -128,12 +154,20 @@ bool turns(TensorRole role) {
 }  // namespace
 
 std::string gguf_name(const DecoderSpec& spec, const TensorSpec& tensor) {
+  const auto in_layer = [&](const char* name) {
+    return fmt::format("blk.{}.{}", tensor.layer, name);
+  };
   // Of what the feed-forward network reads, by its place behind attention.
-  if (tensor.role == TensorRole::post_norm && spec.family == "gpt_oss")
-    return fmt::format("blk.{}.post_attention_norm.weight", tensor.layer);
+  if (tensor.role == TensorRole::post_norm &&
+      (spec.family == "gpt_oss" || spec.family == "glm4_moe"))
+    return in_layer("post_attention_norm.weight");
+  const bool is_query =
+      tensor.role == TensorRole::still_query || tensor.role == TensorRole::turning_query;
+  if (is_query && spec.layer(tensor.layer).attention.latent->query_rank == 0)
+    return in_layer("attn_q.weight");
   const auto* found = std::ranges::find(kNames, tensor.role, &GgufName::role);
   if (found == std::end(kNames)) return tensor.name;  // which no such file has
-  return tensor.layer < 0 ? found->name : fmt::format("blk.{}.{}", tensor.layer, found->name);
+  return tensor.layer < 0 ? found->name : in_layer(found->name);
 }
 
 bool has_gguf_neighbours(std::string_view family) {
@@ -146,18 +180,31 @@ bool is_gguf_constant(std::string_view name) {
   return name == "rope_freqs.weight";
 }
 
+std::vector<std::pair<std::string, std::string>> gguf_module_tensors(const DecoderSpec& spec) {
+  if (spec.mtp_layers == 0) return {};
+  const std::string here = fmt::format("blk.{}.nextn.", spec.layers);
+  const std::string there = fmt::format("model.layers.{}.", spec.layers);
+  return {{here + "embed_tokens.weight", there + "embed_tokens.weight"},
+          {here + "shared_head_head.weight", there + "shared_head.head.weight"}};
+}
+
 bool is_gguf_router(TensorRole role) {
   return role == TensorRole::router || role == TensorRole::shared_expert_gate;
 }
 
-StoredAt gguf_place(const DecoderSpec& spec, const TensorSpec& tensor, const TensorSource& stored) {
-  if (tensor.expert >= 0) return expert_place(spec, tensor, stored);
+StoredAt gguf_place(const DecoderSpec& spec, const TensorSpec& tensor) {
+  if (tensor.expert >= 0) return in_stack(spec, tensor);
   StoredAt at{gguf_name(spec, tensor)};
-  if (tensor.role == TensorRole::shared_expert_gate) {  // a vector there
-    at.shape = {tensor.shape[1]};
-    at.row = [](int64_t row) { return row; };
-  }
+  if (tensor.role == TensorRole::shared_expert_gate) at.shape = {tensor.shape[1]};  // a vector
   if (turns(tensor.role) && has_gguf_neighbours(spec.family)) at.row = rotation_rows(spec, true);
+  if (has_rows_of_directories(spec.family)) at.row = family_of(spec).stored(spec, tensor).row;
+  return at;
+}
+
+StoredAt gguf_place(const DecoderSpec& spec, const TensorSpec& tensor, const TensorSource& stored) {
+  StoredAt at = gguf_place(spec, tensor);
+  if (is_expert_matrix(tensor.role))
+    return stored.has(at.tensor) ? at : expert_elsewhere(spec, tensor, stored);
   const Fused fused = fused_place(spec, tensor, stored);
   const bool is_fused_pair = tensor.role == TensorRole::up && !fused.tensor.empty();
   if (fused.tensor.empty() || (stored.has(at.tensor) && !is_fused_pair) ||
