@@ -34,6 +34,21 @@ const std::vector<GgufPreTokenizer> kPreTokenizers = {
                   R"([^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+| ?[\p{P}\p{S}]+[\r\n]*|)"
                   R"(\s*[\r\n]+|\s+(?!\S)|\s+)"},
      .adds_bos = true},
+    {.names = "deepseek-llm",
+     .patterns =
+         {R"([\r\n])",
+          R"(\s?[A-Za-zµÀ-ÖØ-öø-ƺƼ-ƿǄ-ʓʕ-ʯͰ-ͳͶͷͻ-ͽͿΆΈ-ΊΌΎ-ΡΣ-ϵϷ-ҁҊ-ԯԱ-ՖႠ-ჅᎠ)"
+          R"(-Ᏽᏸ-ᏽᲐ-ᲺᲽ-Ჿᴀ-ᴫᵫ-ᵷᵹ-ᶚḀ-ἕἘ-Ἕἠ-ὅὈ-Ὅὐ-ὗὙὛὝὟ-ώᾀ-ᾴᾶ-ᾼιῂ-ῄῆ-ῌῐ-ΐῖ-Ίῠ-Ῥ)"
+          R"(ῲ-ῴῶ-ῼℂℇℊ-ℓℕℙ-ℝℤΩℨK-ℭℯ-ℴℹℼ-ℿⅅ-ⅉⅎↃↄⰀ-ⱻⱾ-ⳤⳫ-ⳮⳲⳳꙀ-ꙭꚀ-ꚛꜢ-ꝯꝱ-ꞇꞋ-ꞎꭰ-ꮿ)"
+          R"(ﬀ-ﬆﬓ-ﬗＡ-Ｚａ-ｚ𐐀-𐑏𐒰-𐓓𐓘-𐓻𐲀-𐲲𐳀-𐳲𑢠-𑣟𞤀-𞥃]+)",
+          R"(\s?[!-/:-~！-／：-～‘-‟\x{3000}-。]+)", R"(\s+$)",
+          R"([一-龥\x{0800}-一가-\x{D7FF}]+)"},
+     .splits_digits = true,
+     .adds_bos = true},
+    {.names = "deepseek-coder",
+     .patterns = {R"([\r\n])", R"(\s?\p{L}+)", R"(\s?\p{P}+)", R"([一-龥\x{0800}-一가-\x{D7FF}]+)"},
+     .splits_digits = true,
+     .adds_bos = true},
     {.names = "tekken",
      .patterns = {R"([^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*)"
                   R"([\p{Ll}\p{Lm}\p{Lo}\p{M}]+|)"

@@ -1,5 +1,5 @@
-// Encodes and decodes for other programs: tokenizer_probe DIRECTORY reads requests, one JSON object
-// a line,
+// Encodes and decodes for other programs: tokenizer_probe DIRECTORY, or FILE.gguf, reads requests,
+// one JSON object a line,
 //   {"text": "...", "add": true, "special": true}  ->  {"ids": [...], "text": "..."}  (decoded
 //   again, nothing skipped)
 //   {"ids": [...], "skip": true}                   ->  {"text": "..."}
@@ -13,6 +13,8 @@
 #include "base/json.h"
 #include "tokenizer/make_tokenizer.h"
 #include "tokenizer/tokenizer.h"
+#include "weights/gguf.h"
+#include "weights/hf_directory.h"
 
 namespace {
 
@@ -34,6 +36,16 @@ json::Value answer(const Tokenizer& tokenizer, const json::Value& request) {
                       {"text", tokenizer.decode(ids, {.skip_special = false})}};
 }
 
+Tokenizer load(const std::string& path) {
+  if (!is_gguf(path)) return Tokenizer::load(path);
+  auto texts = model_texts(path);
+  return Tokenizer::from_texts({.tokenizer_json = texts["tokenizer.json"],
+                                .tokenizer_config_json = texts["tokenizer_config.json"],
+                                .special_tokens_map_json = {},
+                                .sentencepiece_model = texts["tokenizer.model"]},
+                               path);
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -50,7 +62,7 @@ int main(int argc, char** argv) {
           << made.texts.tokenizer_config_json;
       return 0;
     }
-    const Tokenizer tokenizer = Tokenizer::load(argv[1]);
+    const Tokenizer tokenizer = load(argv[1]);
     for (std::string line; std::getline(std::cin, line);) {
       try {
         std::cout << json::dump(answer(tokenizer, json::parse(line, "request"))) << "\n";

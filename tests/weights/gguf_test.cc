@@ -181,6 +181,7 @@ TEST_F(Gguf, TextIsCutAsItsPreTokenizerSays) {
   };
   for (const char* name : {"llama-bpe", "qwen2", "glm4", "chatglm-bpe"}) EXPECT_EQ(cuts(name), 2u);
   EXPECT_EQ(cuts("deepseek-v3"), 4u);
+  EXPECT_EQ(cuts("deepseek-llm"), 7u);
 }
 
 // llama-gguf-split --merge leaves a count of 0.
