@@ -112,6 +112,30 @@ void check_length(const GgufKeys& in, std::string_view name, int64_t expected) {
     fail("{}: {}: expected {}, found {}", in.file().path(), in.key(name), expected, *found);
 }
 
+// Attention to a latent. Older files have the lengths of a head where newer ones have the latent's,
+// as of one key/value head.
+void add_latents(const GgufKeys& in, json::Value& config) {
+  const int64_t rank = in.integer("attention.kv_lora_rank");
+  const int64_t turning = in.integer("rope.dimension_count");
+  const bool is_new = in.find("attention.key_length_mla") != nullptr;
+  const int64_t heads = config.find("num_attention_heads")->as_integer();
+  const char* ending = is_new ? "_mla" : "";
+  if (is_new) {
+    check_length(in, "attention.key_length", rank + turning);
+    check_length(in, "attention.value_length", rank);
+  }
+  check_length(in, "attention.head_count_kv", is_new ? 1 : heads);
+  const auto query_rank = in.find_integer("attention.q_lora_rank");
+  config.set("num_key_value_heads", heads);  // as others read it
+  config.set("kv_lora_rank", rank);
+  config.set("q_lora_rank",
+             query_rank && *query_rank > 0 ? json::Value(*query_rank) : json::Value());
+  config.set("qk_rope_head_dim", turning);
+  config.set("qk_nope_head_dim",
+             in.integer(fmt::format("attention.key_length{}", ending)) - turning);
+  config.set("v_head_dim", in.integer(fmt::format("attention.value_length{}", ending)));
+}
+
 }  // namespace
 
 void add_mixtral_experts(const GgufKeys& in, json::Value& config) {
@@ -164,19 +188,7 @@ void add_deepseek(const GgufKeys& in, json::Value& config) {
     config.set("topk_method",
                config.find("n_group")->as_integer() > 1 ? "group_limited_greedy" : "greedy");
   if (!is_v3) in.ignore_if("expert_weights_norm", false);
-  const int64_t rank = in.integer("attention.kv_lora_rank");
-  const int64_t turning = in.integer("rope.dimension_count");
-  config.set("num_key_value_heads", *config.find("num_attention_heads"));  // as others read it
-  config.set("kv_lora_rank", rank);
-  const auto query_rank = in.find_integer("attention.q_lora_rank");
-  config.set("q_lora_rank",
-             query_rank && *query_rank > 0 ? json::Value(*query_rank) : json::Value());
-  config.set("qk_rope_head_dim", turning);
-  config.set("qk_nope_head_dim", in.integer("attention.key_length_mla") - turning);
-  config.set("v_head_dim", in.integer("attention.value_length_mla"));
-  check_length(in, "attention.key_length", rank + turning);
-  check_length(in, "attention.value_length", rank);
-  check_length(in, "attention.head_count_kv", 1);
+  add_latents(in, config);
   add_sharpness(in, config);
 }
 

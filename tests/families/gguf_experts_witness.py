@@ -98,14 +98,14 @@ def rewritten(source, target, change, said={}):
     reader = gguf.GGUFReader(source)
     writer = gguf.GGUFWriter(target, reader.fields["general.architecture"].contents())
     for name, field in reader.fields.items():
-        if name.startswith("GGUF.") or name == "general.architecture":
+        if name.startswith("GGUF.") or name == "general.architecture" or said.get(name, 0) is None:
             continue
         kind = field.types[0]
         writer.add_key_value(name, said.get(name, field.contents()), kind, field.types[-1] if kind == gguf.GGUFValueType.ARRAY else None)
     tensors = {t.name: (t.data, t.tensor_type) for t in reader.tensors}
     for name, (data, kind) in change(tensors).items():
         writer.add_tensor(name, data, raw_dtype=kind)
-    for name in set(said) - set(reader.fields):
+    for name in set(said) - set(reader.fields):  # None: it goes
         writer.add_uint32(name, said[name])
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
@@ -135,6 +135,20 @@ def with_module(tensors):
     own = {"eh_proj": (numpy.concatenate([matrix[0]] * 2, axis=1), matrix[1]), "enorm": norm, "hnorm": norm, "shared_head_norm": norm,
            "embed_tokens": tensors["token_embd.weight"], "shared_head_head": tensors["output.weight"]}
     return out | {f"blk.{layer}.nextn.{name}.weight": tensor for name, tensor in own.items()}
+
+
+def old_latents(tensors):
+    """A head's keys and values of the latent in one tensor, as DeepSeek's files were before 2025."""
+    out = dict(tensors)
+    for name in tensors:
+        if name.endswith("attn_k_b.weight"):
+            words = lambda data: data.view(numpy.uint16)
+            keys, values = words(tensors[name][0]), words(tensors[name.replace("k_b", "v_b")][0])
+            both = numpy.concatenate([keys.transpose(0, 2, 1), values], axis=1)
+            both = numpy.ascontiguousarray(both.reshape(-1, both.shape[2]))
+            out[name.replace("k_b", "kv_b")] = (both.view(numpy.uint8), tensors[name][1])
+            del out[name], out[name.replace("k_b", "v_b")]
+    return out
 
 
 def exchanged(tensors):
@@ -170,6 +184,15 @@ def files_of(family, folder):
         rewritten(paths["q8_0"], folder / "module.gguf", with_module, said)
         if not numpy.array_equal(invars(folder / "module.gguf", TEXT), invars(paths["q8_0"], TEXT)):
             sys.exit(f"{family}: a module that predicts further gives other logits")
+    if family == "deepseek_v2":
+        key = "deepseek2.attention."
+        said = {key + "head_count_kv": SHAPE["heads"], key + "key_length": 192, key + "value_length": 128, key + "key_length_mla": None,
+                key + "value_length_mla": None}
+        rewritten(paths["bf16"], folder / "old.gguf", old_latents, said)
+        if not numpy.array_equal(invars(folder / "old.gguf", TEXT), invars(paths["bf16"], TEXT)):
+            sys.exit(f"{family}: an older file's latents give other logits")
+        paths["old"] = folder / "old-q4_k_m.gguf"
+        quantise(folder / "old.gguf", paths["old"], QUANTISED["Q4_K_M"])
     files = []
     for kind, path in paths.items():
         twin = folder / f"{family}-{kind}" if kind != "bf16" else made

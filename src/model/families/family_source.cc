@@ -79,6 +79,8 @@ class FamilySource : public TensorSource {
       else if (at.row && !info.shape.empty())
         check_rows(at, tensor, info);
       if (at.is_plus_one) info.dtype = DType::f32;
+      // Blocks lie along what are columns here.
+      if (at.is_transposed && storage_of(info.dtype).has_blocks()) info.dtype = DType::bf16;
       if (stored.has_gguf_names() && is_gguf_router(tensor.role) && has_bf16_numbers(at.tensor))
         info.dtype = DType::bf16;
       entries_[tensor.name] = {std::move(at), std::move(info)};
@@ -219,13 +221,18 @@ class FamilySource : public TensorSource {
     CHECK(first % width == 0 && count % width == 0, "whole rows of a tensor that is turned over");
     const int64_t size = bytes_of(as, 1), stored_width = entry.at.shape.back();
     const int64_t step = entry.at.step, first_column = entry.at.column + column * step;
-    const int64_t span = (columns - 1) * step + 1;
+    // Of the stored rows whole blocks.
+    const int64_t block = storage_of(stored_.info(entry.at.tensor).dtype).block;
+    const int64_t begin = first_column / block * block;
+    const int64_t last = first_column + (columns - 1) * step;
+    const int64_t span = (last / block + 1) * block - begin;
     std::vector<char> row(static_cast<size_t>(span * size));
+    const char* from = row.data() + (first_column - begin) * size;
     for (int64_t i = 0; i < width && columns > 0; ++i) {
-      stored_.read(entry.at.tensor, (entry.at.row(0) + i) * stored_width + first_column, span, as,
+      stored_.read(entry.at.tensor, (entry.at.row(0) + i) * stored_width + begin, span, as,
                    row.data());
       for (int64_t c = 0; c < columns; ++c)
-        std::memcpy(static_cast<char*>(out) + (c * width + i) * size, row.data() + c * step * size,
+        std::memcpy(static_cast<char*>(out) + (c * width + i) * size, from + c * step * size,
                     static_cast<size_t>(size));
     }
   }

@@ -136,6 +136,16 @@ StoredAt expert_elsewhere(const DecoderSpec& spec, const TensorSpec& tensor,
   return at;
 }
 
+// A head's keys and values of the latent in one tensor, as in directories and older files.
+StoredAt head_elsewhere(const DecoderSpec& spec, const TensorSpec& tensor,
+                        const TensorSource& stored) {
+  const std::string both = fmt::format("blk.{}.attn_kv_b.weight", tensor.layer);
+  if (!stored.has(both)) return in_stack(spec, tensor);
+  StoredAt at = family_of(spec).stored(spec, tensor);
+  at.tensor = both;
+  return at;
+}
+
 bool is_expert_matrix(TensorRole role) {
   return role == TensorRole::expert_gate || role == TensorRole::expert_up ||
          role == TensorRole::expert_down;
@@ -205,6 +215,8 @@ StoredAt gguf_place(const DecoderSpec& spec, const TensorSpec& tensor, const Ten
   StoredAt at = gguf_place(spec, tensor);
   if (is_expert_matrix(tensor.role))
     return stored.has(at.tensor) ? at : expert_elsewhere(spec, tensor, stored);
+  if (tensor.role == TensorRole::key_up || tensor.role == TensorRole::value_up)
+    return stored.has(at.tensor) ? at : head_elsewhere(spec, tensor, stored);
   const Fused fused = fused_place(spec, tensor, stored);
   const bool is_fused_pair = tensor.role == TensorRole::up && !fused.tensor.empty();
   if (fused.tensor.empty() || (stored.has(at.tensor) && !is_fused_pair) ||
