@@ -48,8 +48,11 @@ std::optional<int64_t> GgufKeys::find_integer(std::string_view name) const {
       fail("{}: {}: layers of different sizes are not supported", file_.path(), key(name));
   }
   const auto integer = one->to_integer();
-  if (!integer || !one->is_integer())
-    fail("{}: {}: expected an integer, found {}", file_.path(), key(name), json::excerpt(*value));
+  // No more than what sums and differences of two do not exceed.
+  constexpr int64_t kMost = int64_t{1} << 48;
+  if (!integer || !one->is_integer() || *integer > kMost || *integer < -kMost)
+    fail("{}: {}: expected an integer below 2^48, found {}", file_.path(), key(name),
+         json::excerpt(*value));
   return integer;
 }
 
