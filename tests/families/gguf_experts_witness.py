@@ -196,8 +196,6 @@ def files_of(family, folder):
     files = []
     for kind, path in paths.items():
         twin = folder / f"{family}-{kind}" if kind != "bf16" else made
-        if family == "gpt_oss" and twin != made:
-            continue  # its directories' experts are turned over, which nothing writes from a file
         if twin != made:
             run(INVAR, "convert", path, twin, "--dequantize")
         files.append((kind, path, twin))

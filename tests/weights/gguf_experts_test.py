@@ -77,15 +77,22 @@ def refused(made, folder):
 
 def converted(family, folder):
     """A file of bf16 has the logits of the directory that it was made of, one of blocks those of the directory that is made of it."""
-    run("make-model", folder / "made", "--family", family, "--hidden", 256, "--heads", 8, "--kv-heads", 8 if family == "olmoe" else 4,
-        "--head-dim", 32, "--layers", 2, "--ffn", 256, "--experts", 8, "--experts-per-token", 3, "--window", 0)
+    shape = {"hidden": 256, "heads": 8, "kv-heads": 8 if family == "olmoe" else 4, "head-dim": 32, "layers": 2, "ffn": 256,
+             "experts": 8, "experts-per-token": 3, "vocab": 512}
+    of = ["--preset", "gpt-oss-20b"] if family == "gpt_oss" else ["--family", family, "--window", 0]
+    run("make-model", folder / "made", *of, *[word for name, value in shape.items() for word in (f"--{name}", value)])
     for kind in ("bf16", "q4_k"):
         run("convert", folder / "made", folder / f"{kind}.gguf", "--gguf", kind)
     run("convert", folder / "q4_k.gguf", folder / "twin", "--dequantize")
     found = [answer(folder / which) for which in ("made", "bf16.gguf", "q4_k.gguf", "twin")]
+    others = [answer(folder / "q4_k.gguf", isa) for isa in ("scalar", "avx2", "avx512")]
+    if family != "olmoe":
+        others.append(answer(folder / "q4_k.gguf", ranks=2))
+    others = [one for one in others if "is not available" not in one[0]]
     chosen = json.loads((folder / "twin" / "config.json").read_text())["num_experts_per_tok"]
-    is_right = found[0] == found[1] != found[2] == found[3] and all(len(hash) == 64 for hash, _ in found) and chosen == 3
-    print(f"{family}, written: {'equal' if is_right else found}", flush=True)
+    is_right = (found[0] == found[1] != found[2] == found[3] and set(others) == {found[3]} and chosen == 3 and
+                all(len(hash) == 64 for hash, _ in found))
+    print(f"{family}, written: {'equal' if is_right else (found, others)}", flush=True)
     return not is_right
 
 
@@ -115,7 +122,7 @@ def main():
         made = MadeExperts(architecture, model_type, layout, 17 + i, kinds[i * 3:] + kinds[:i * 3])
         with tempfile.TemporaryDirectory() as folder:
             faults += compare(made, pathlib.Path(folder))
-    for family in ("mixtral", "qwen2_moe", "qwen3_moe", "olmoe", "granitemoe", "glm4_moe", "deepseek_v2", "deepseek_v3") if not CONTROL else ():
+    for family in ("mixtral", "qwen2_moe", "qwen3_moe", "olmoe", "granitemoe", "gpt_oss", "glm4_moe", "deepseek_v2", "deepseek_v3") if not CONTROL else ():
         with tempfile.TemporaryDirectory() as folder:
             faults += converted(family, pathlib.Path(folder))
     print(f"{faults} faults")

@@ -3,7 +3,10 @@
 #include <algorithm>
 #include <cstring>
 #include <filesystem>
+#include <list>
 #include <map>
+#include <memory>
+#include <mutex>
 
 #include "base/atomic_file.h"
 #include "base/error.h"
@@ -28,16 +31,18 @@ namespace {
 // Tensors of another source under other names, or as other types, or with their rows elsewhere.
 class RenamedSource final : public TensorSource {
  public:
-  // Rows of a tensor of the other source that stand together in both; or columns of it.
+  // Rows of a tensor of the other source that stand together in both. Or columns of it, and of
+  // another one in turn with them.
   struct Run {
-    std::string name;
+    int name, other;  // in Entry::names; -1: there is none
     int64_t first, rows;
-    bool is_turned = false;
+    bool is_turned;
   };
   struct Entry {
     TensorInfo info;
-    int64_t width = 1;          // elements of a row
-    std::vector<Run> runs;      // one behind the other
+    int64_t width = 1;      // elements of a row
+    std::vector<Run> runs;  // one behind the other
+    std::vector<std::string> names;
     bool is_minus_one = false;  // 1 is taken away from its elements, exactly
   };
 
@@ -50,7 +55,7 @@ class RenamedSource final : public TensorSource {
   bool has(std::string_view name) const override { return entries_.contains(name); }
   const TensorInfo& info(std::string_view name) const override { return find(name).info; }
   std::string where(std::string_view name) const override {
-    return base_.where(find(name).runs[0].name);
+    return base_.where(find(name).names[0]);
   }
 
   void read(std::string_view name, int64_t first, int64_t count, DType as,
@@ -64,12 +69,14 @@ class RenamedSource final : public TensorSource {
       const int64_t from = std::max(first, begin), n = std::min(end, begin + of_run) - from;
       if (n > 0) {
         const int64_t at = run.first * width + from - begin;
+        const std::string& of = entry.names[static_cast<size_t>(run.name)];
         if (run.is_turned)
-          read_turned(run.name, at, n, as, to);
+          std::memcpy(to, turned(entry, run, as)->data() + bytes_of(as, at),
+                      static_cast<size_t>(bytes_of(as, n)));
         else if (entry.is_minus_one)
-          read_minus_one(run.name, at, n, as, to);
+          read_minus_one(of, at, n, as, to);
         else
-          base_.read(run.name, at, n, as, to);
+          base_.read(of, at, n, as, to);
         to += bytes_of(as, n);
       }
       begin += of_run;
@@ -79,16 +86,35 @@ class RenamedSource final : public TensorSource {
  private:
   const Entry& find(std::string_view name) const { return entries_.find(name)->second; }
 
-  // Elements of the tensor turned over, whose rows are its columns. All of it is read.
-  void read_turned(const std::string& name, int64_t first, int64_t count, DType as,
-                   char* out) const {
+  // A tensor turned over, whose rows are its columns, each element before its place's of the other
+  // one. Kept for all threads that take rows of it.
+  using Bytes = std::shared_ptr<const std::vector<char>>;
+  Bytes turned(const Entry& entry, const Run& run, DType as) const {
+    const std::string& name = entry.names[static_cast<size_t>(run.name)];
+    const std::pair key(name, as);
+    const std::lock_guard lock(turning_);
+    for (auto one = kept_.begin(); one != kept_.end(); ++one)
+      if (one->first == key) {
+        kept_.splice(kept_.begin(), kept_, one);
+        return kept_.front().second;
+      }
+    std::vector<const std::string*> all{&name};
+    if (run.other >= 0) all.push_back(&entry.names[static_cast<size_t>(run.other)]);
     const TensorInfo& info = base_.info(name);
     const int64_t rows = info.shape[0], columns = info.shape[1], size = bytes_of(as, 1);
-    std::vector<char> all(static_cast<size_t>(info.elements() * size));
-    base_.read(name, 0, info.elements(), as, all.data());
-    for (int64_t i = first; i < first + count; ++i, out += size)
-      std::memcpy(out, all.data() + (i % rows * columns + i / rows) * size,
-                  static_cast<size_t>(size));
+    const int64_t step = std::ssize(all);
+    std::vector<char> made(static_cast<size_t>(step * info.elements() * size));
+    std::vector<char> row(static_cast<size_t>(columns * size));
+    for (int64_t t = 0; t < step; ++t)
+      for (int64_t i = 0; i < rows; ++i) {
+        base_.read_rows(*all[static_cast<size_t>(t)], i, 1, as, row.data());
+        for (int64_t c = 0; c < columns; ++c)
+          std::memcpy(made.data() + ((c * rows + i) * step + t) * size, row.data() + c * size,
+                      static_cast<size_t>(size));
+      }
+    kept_.emplace_front(key, std::make_shared<const std::vector<char>>(std::move(made)));
+    if (kept_.size() > kKept) kept_.pop_back();
+    return kept_.front().second;
   }
 
   void read_minus_one(const std::string& name, int64_t first, int64_t count, DType as,
@@ -107,31 +133,44 @@ class RenamedSource final : public TensorSource {
   const TensorSource& base_;
   std::map<std::string, Entry, std::less<>> entries_;
   std::vector<std::string> names_;
+  static constexpr size_t kKept = 8;
+  mutable std::mutex turning_;
+  mutable std::list<std::pair<std::pair<std::string, DType>, Bytes>> kept_;
 };
 using Entries = std::map<std::string, RenamedSource::Entry, std::less<>>;
 
-// Which row of which tensor a row of a file's is; or which column.
+// Which row of which tensor a row of a file's is; or which column, and in turn with which other's.
 struct Origin {
-  const StoredTensor::Part* part = nullptr;
+  int part = -1, other = -1;
   int64_t row = 0;
 };
+
+// Whether rows of `width` elements can be made of the part's.
+bool fits(const StoredTensor::Part& part, int64_t width) {
+  if (!part.at.is_transposed) return TensorInfo{DType::f32, part.of.shape}.row_elements() == width;
+  return part.at.step <= 2 && part.of.shape[0] * part.at.step == width;
+}
 
 // Of all rows of the file's tensor; nothing where its rows are no whole ones of others.
 std::vector<Origin> origins_of(const StoredTensor& stored, int64_t width) {
   std::vector<Origin> rows(
       static_cast<size_t>(TensorInfo{DType::f32, stored.shape}.elements() / width));
-  for (const StoredTensor::Part& part : stored.parts) {
+  for (size_t i = 0; i < stored.parts.size(); ++i) {
+    const StoredTensor::Part& part = stored.parts[i];
     const StoredAt& at = part.at;
-    if (at.is_transposed && (at.step != 1 || at.column != 0 || part.of.shape[0] != width))
-      return {};
-    if (!at.is_transposed && TensorInfo{DType::f32, part.of.shape}.row_elements() != width)
-      return {};
+    if (!fits(part, width)) return {};
     for (int64_t row = 0; row < part.of.shape[at.is_transposed ? 1 : 0]; ++row) {
       const int64_t to = at.is_transposed ? at.row(0) + row : at.row ? at.row(row) : row;
-      rows.at(static_cast<size_t>(to)) = {&part, row};
+      Origin& origin = rows.at(static_cast<size_t>(to));
+      (at.column == 0 ? origin.part : origin.other) = static_cast<int>(i);
+      origin.row = row;
     }
   }
-  return rows;
+  const auto is_whole = [&](const Origin& origin) {
+    return origin.part >= 0 &&
+           (origin.other >= 0) == (stored.parts[static_cast<size_t>(origin.part)].at.step == 2);
+  };
+  return std::ranges::all_of(rows, is_whole) ? rows : std::vector<Origin>();
 }
 
 // The decoder's rows that a tensor of a file is made of.
@@ -141,16 +180,17 @@ RenamedSource::Entry entry_of(const StoredTensor& stored, DType type, const Deco
   entry.width = first.at.is_transposed ? stored.shape.back()
                                        : TensorInfo{type, first.of.shape}.row_elements();
   const std::vector<Origin> origins = origins_of(stored, entry.width);
-  if (origins.empty() || std::ranges::any_of(origins, [](const Origin& o) { return !o.part; }))
+  if (origins.empty())
     fail("models of the family {}, whose tensors stand in others, cannot be written from GGUF",
          spec.family);
+  for (const StoredTensor::Part& part : stored.parts) entry.names.push_back(part.of.name);
   std::vector<RenamedSource::Run>& runs = entry.runs;
-  for (const auto& [part, row] : origins) {
-    const std::string& name = part->of.name;
-    if (!runs.empty() && runs.back().name == name && runs.back().first + runs.back().rows == row)
+  for (const auto& [part, other, row] : origins) {
+    if (!runs.empty() && runs.back().name == part && runs.back().first + runs.back().rows == row)
       ++runs.back().rows;
     else
-      runs.push_back({name, row, 1, part->at.is_transposed});
+      runs.push_back(
+          {part, other, row, 1, stored.parts[static_cast<size_t>(part)].at.is_transposed});
   }
   return entry;
 }
