@@ -1,5 +1,6 @@
 // Everything that is not a matrix product, against the CPU's kernels.
 #include <cmath>
+#include <thread>
 
 #include "cuda_check.h"
 #include "kernels/select.h"
@@ -188,6 +189,31 @@ TEST_F(Elementwise, RmsNorm) {
         EXPECT_TRUE(same_bits(halves(out.host), halves(found))) << width;
       }
     }
+}
+
+// How much shared memory a kernel may have is one number for all threads.
+TEST_F(Elementwise, ThreadsLaunchAKernelForDifferentWidths) {
+  constexpr int kThreads = 4, kLaunches = 3000;
+  const auto norm = [&](int thread) {
+    const int64_t width = int64_t{300} << thread, stride = activation_stride(width);
+    Random random(static_cast<uint32_t>(thread));
+    const Twin<float> x(gpu(), random_floats(random, width)),
+        weight(gpu(), random_floats(random, width));
+    Twin<float> out(gpu(), stride);
+    std::ranges::fill(out.host, 0.0f);
+    out.upload();
+    RmsNormParams p{x.host.data(), width, nullptr, weight.host.data(),
+                    1e-5f,         1,     width,   {out.host.data(), DType::f32, stride}};
+    run_in_parts(1, [&](const Execution& on) { host_.rms_norm(p, on); });
+    p.x = x.device(), p.weight = weight.device(), p.out.data = out.device();
+    const auto stream = gpu().make_stream();
+    for (int i = 0; i < kLaunches; ++i) gpu_table_.rms_norm(p, {&gpu(), stream.get()});
+    stream->wait();
+    EXPECT_TRUE(out.matches()) << width;
+  };
+  std::vector<std::jthread> threads;
+  for (int thread = 0; thread < kThreads; ++thread)
+    threads.emplace_back([&, thread] { EXPECT_NO_THROW(norm(thread)) << thread; });
 }
 
 // Rows of heads, and where they go.

@@ -283,7 +283,7 @@ def device_faults(device, names):
     """One hash for each format on the CPU and the device, in both orders, with one rank and two."""
     faults = 0
     for name in names:
-        stored, _ = model_of(name, random.Random(name))
+        stored, _ = model_of(name, random.Random(name), BASE)
         arithmetics = [["--arith", "portable"], ["--arith", "hopper"]]
         if "F8_E4M3" in [kind for kind, _, _ in stored.values()]:
             arithmetics.append(["--arith", "hopper", "--weights", "fp8"])

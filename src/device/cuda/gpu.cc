@@ -2,6 +2,9 @@
 
 #include <cuda_runtime_api.h>
 
+#include <map>
+#include <utility>
+
 #include "base/check.h"
 #include "device/cuda/cublas.h"
 #include "device/cuda/cuda_check.h"
@@ -22,6 +25,17 @@ void Gpu::make_current() const {
 
 void Gpu::try_to_make_current() const {
   cudaSetDevice(ordinal_);
+}
+
+void Gpu::allow_shared(const void* kernel, int bytes) const {
+  static std::mutex mutex;
+  static std::map<std::pair<int, const void*>, int> allowed;
+  const std::lock_guard lock(mutex);
+  int& most = allowed[{ordinal_, kernel}];
+  if (bytes <= most) return;
+  cuda_check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes),
+             "reserving shared memory");
+  most = bytes;
 }
 
 cuda::Cublas& Gpu::cublas() {

@@ -25,6 +25,9 @@ class Gpu {
   void try_to_make_current() const;
 
   int multiprocessors() const { return multiprocessors_; }
+  // Lets a kernel have so many bytes of dynamic shared memory, on the current GPU, which is this
+  // one. The limit is one for all threads of the process, and some launch with less: it only grows.
+  void allow_shared(const void* kernel, int bytes) const;
   // Made when it is first asked for: cuBLAS keeps its state in handles, which take long to make.
   cuda::Cublas& cublas();
 

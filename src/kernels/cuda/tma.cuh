@@ -253,9 +253,7 @@ template <typename... Params, typename... Args>
 void launch(const char* what, void (*kernel)(Params...), const LaunchShape& shape,
             const Execution& on, const Args&... args) {
   const cudaStream_t stream = stream_of(on);  // its GPU is the current one from here on
-  cuda_check(cudaFuncSetAttribute(reinterpret_cast<const void*>(kernel),
-                                  cudaFuncAttributeMaxDynamicSharedMemorySize, shape.shared_bytes),
-             "reserving shared memory");
+  gpu_of(on).allow_shared(reinterpret_cast<const void*>(kernel), shape.shared_bytes);
   cudaLaunchAttribute attributes[2] = {};
   cudaLaunchConfig_t config = {};
   config.gridDim = static_cast<unsigned>(shape.blocks);
