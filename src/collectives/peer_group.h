@@ -23,6 +23,9 @@ struct PeerOptions {
   };
   Way way = Way::automatic;
   double seconds = 10;  // that the device waits for a rank before it gives up
+  // Seconds from one look to the next, of a kernel that waits, whether a rank has left: it looks
+  // into host memory, and thousands of threads that do so often are late for what they wait for.
+  double asks_every = 0.01;
   // What a rank pushes to the others at once: of longer operands it adds its share. -1: what is
   // faster with so many ranks (decision 14).
   int64_t one_shot_bytes = -1;

@@ -7,11 +7,14 @@
 #include <cstdlib>
 #include <cstring>
 #include <filesystem>
+#include <functional>
 #include <sstream>
+#include <thread>
 
 #include "../collectives/ranks.h"
 #include "base/child_process.h"
 #include "base/thread_pool.h"
+#include "base/timer.h"
 #include "collectives/peer_group.h"
 #include "device/cuda_device.h"
 
@@ -254,6 +257,45 @@ TEST_F(RanksOnGpu, RecordedOperationsCanBeReplayed) {
     EXPECT_TRUE(are_same(recorded[r], launched[r])) << "rank " << r;
     EXPECT_TRUE(are_same({recorded[r].end() - kCount, recorded[r].end()}, host[0])) << "rank " << r;
   }
+}
+
+// Seconds of 64 recorded sums of 4 MiB, of which rank 1 begins `late` seconds after rank 0.
+double seconds_of_sums(std::vector<std::unique_ptr<Group>> groups, double late,
+                       const std::function<Execution(int)>& on) {
+  const auto seconds = on_threads(std::move(groups), [&](Group& group, int rank) {
+    constexpr int64_t kCount = 1 << 20;
+    DeviceArray<float> data(*on(rank).device, kCount, "a test");
+    const auto work = [&] { group.tree_all_reduce(data.data(), kCount, on(rank)); };
+    work();
+    on(rank).stream->wait();
+    const auto graph = on(rank).stream->record_graph([&] {
+      for (int i = 0; i < 64; ++i) work();
+    });
+    group.barrier();
+    const Timer timer;
+    if (rank == 1) std::this_thread::sleep_for(std::chrono::duration<double>(late));
+    on(rank).stream->launch(*graph);
+    on(rank).stream->wait();
+    group.expect_whole();
+    return std::vector{static_cast<float>(timer.seconds())};
+  });
+  return seconds[0][0];
+}
+
+// Whoever waits long must see at once what has come then, or the others wait for it in turn, in
+// every sum from there on. The foil asks at each turn whether a rank has left.
+TEST_F(RanksOnGpu, ARankThatComesLateDelaysOneSum) {
+  if (cuda_device_count() < 2) GTEST_SKIP() << "NOT RUN: this machine has one GPU";
+  constexpr double kLate = 0.002;
+  const auto seconds = [&](double late, double asks_every) {
+    return seconds_of_sums(groups(2, {.asks_every = asks_every}), late,
+                           [&](int rank) { return on(rank); });
+  };
+  const PeerOptions options;
+  const double together = seconds(0, options.asks_every);
+  const double late = seconds(kLate, options.asks_every);
+  EXPECT_LT(late, kLate + 2 * together + 0.002);
+  EXPECT_GT(seconds(kLate, 0), 2 * late);
 }
 
 // Whether a rank whose neighbour does `instead` is told in good time.

@@ -56,19 +56,26 @@ class Patience {
     if (++looks_ % 256) return false;
     volatile uint32_t* stopped = &window(p_, p_.rank).has_stopped;
     const uint64_t now = nanoseconds();
-    if (begin_ == 0) begin_ = now;
-    if (!*stopped && !*static_cast<const volatile uint32_t*>(p_.leaver) &&
-        now - begin_ < p_.patience)
-      return false;
+    if (begin_ == 0) begin_ = last_asked_ = now;
+    if (!*stopped && !has_left(now) && now - begin_ < p_.patience) return false;
     *stopped = 1;
     *static_cast<volatile uint32_t*>(p_.gave_up) = 1;
     return true;
   }
 
  private:
+  // The word is in host memory, which reads one warp after the other in half a microsecond each: a
+  // rank that waits with 2048 warps would see what has come a millisecond late, and the others
+  // would then wait as long for it, in every operation. So it is read seldom.
+  __device__ bool has_left(uint64_t now) {
+    if (now - last_asked_ < p_.asks_every) return false;
+    last_asked_ = now;
+    return *static_cast<const volatile uint32_t*>(p_.leaver) != 0;
+  }
+
   const PeerView& p_;
   uint32_t looks_ = 0;
-  uint64_t begin_ = 0;
+  uint64_t begin_ = 0, last_asked_ = 0;
 };
 
 // ---- One operation

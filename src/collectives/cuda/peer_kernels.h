@@ -37,6 +37,7 @@ struct PeerView {
   const uint32_t* leaver;  // host memory: not 0 once a rank has left
   uint32_t* gave_up;       // host memory: becomes 1 when a wait is given up
   uint64_t patience;       // nanoseconds until a wait is given up
+  uint64_t asks_every;     // nanoseconds from one look at `leaver` to the next
   // Behind the slots: where operands lie for ranks that see nothing else of this one. 0 where all
   // are threads of one process, which see everything.
   size_t desk_bytes;

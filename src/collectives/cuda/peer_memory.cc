@@ -63,6 +63,7 @@ void PeerMemory::make_window(const PeerOptions& options, const PeerProcesses* pr
   view_.leaver = words_.data();
   view_.gave_up = words_.data() + 1;
   view_.patience = static_cast<uint64_t>(options.seconds * 1e9);
+  view_.asks_every = static_cast<uint64_t>(options.asks_every * 1e9);
   if (processes && processes->leaver &&
       succeeds(cudaHostRegister(processes->leaver, kPage, cudaHostRegisterPortable))) {
     registered_ = processes->leaver;
