@@ -5,7 +5,7 @@
 
 #include "base/error.h"
 #include "engine/model_description.h"
-#include "model/parts/layer_part.h"
+#include "model/parts/part.h"
 #include "model/rope_table.h"
 #include "module.h"
 

@@ -69,7 +69,8 @@ int64_t Engine::block_bytes() const {
 int64_t Engine::block_bytes_of(const Shard& shard) const {
   const DecoderSpec& spec = model_.spec();
   const int layers = std::min(spec.layers, shard.layers.end) - shard.layers.begin;
-  return KvStorage::block_bytes(layers, options_.block_size, shard.kv_heads, spec.head_dim,
+  return KvStorage::block_bytes(layers, options_.block_size, heads_of(spec, shard).kv_heads,
+                                spec.head_dim,
                                 model_.arithmetic().cache);
 }
 

@@ -36,13 +36,11 @@ int64_t Model::weight_bytes_per_token() const {
     const DecoderWeights& weights = worker->weights();
     if (weights.shard().has_embedding && !weights.embedding_is_shared())
       total -= weights.embedding().bytes();
-    for (int i = 0; i < spec().layers; ++i) {  // of its experts a token reads some
-      const auto& experts = spec().layer(i).experts;
-      if (!experts) continue;
-      const LayerWeights& layer = weights.layers()[static_cast<size_t>(i)];
-      const int64_t bytes = layer.expert_gate_up.bytes() + layer.expert_down.bytes();
-      const int64_t places = weights.shard().expert_places(spec().layer(i));
-      total -= bytes / places * (places - experts->routing.chosen);
+    for (size_t i = 0; i < static_cast<size_t>(spec().layers); ++i) {  // a token reads some experts
+      const LayerWeights& layer = weights.layers()[i];
+      const LayerParts parts = parts_of({spec(), static_cast<int>(i), weights.shard()});
+      for (size_t part = 0; part < layer.size(); ++part)
+        total -= parts[part]->unread_bytes(*layer[part]);
     }
   }
   return total;

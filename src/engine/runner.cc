@@ -16,8 +16,9 @@ std::unique_ptr<KvStorage> make_storage(const Decoder& decoder, const RunnerLimi
   const int end =
       limits.mtp_module ? shard.layers.end : std::min(shard.layers.end, decoder.spec.layers);
   return std::make_unique<KvStorage>(decoder.device(), std::max(0, end - first), limits.blocks,
-                                     limits.block_size, shard.kv_heads, decoder.spec.head_dim,
-                                     decoder.kernels.cache, first, decoder.arithmetic.cache);
+                                     limits.block_size, heads_of(decoder.spec, shard).kv_heads,
+                                     decoder.spec.head_dim, decoder.kernels.cache, first,
+                                     decoder.arithmetic.cache);
 }
 
 }  // namespace

@@ -37,10 +37,7 @@ Shard shard_of(const ModelDescription& model, const WorkerPlace& place) {
       make_shard(model.spec(), place.rank, place.ranks, layers_of_stage(model, place.stage));
   shard.placement =
       parse_expert_placement(model.options.expert_placement, model.options.redundant_experts);
-  if (model.arithmetic.chain > 0) {
-    shard.has_one_run = true;
-    shard.o_split_k = 1;
-  }
+  shard.has_one_run = model.arithmetic.chain > 0;
   return shard;
 }
 

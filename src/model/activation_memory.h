@@ -2,22 +2,44 @@
 // piece. Without a piece it only counts.
 #pragma once
 
-#include "model/decoder.h"
-#include "model/layer_activations.h"
+#include <algorithm>
+#include <optional>
+
+#include "kernels/matrix.h"
+#include "model/arithmetic.h"
 
 namespace invar {
 
 class ActivationMemory {
  public:
-  // `is_kept`: for a backward, which needs more of them.
-  ActivationMemory(const Decoder& decoder, int64_t rows, bool is_kept, std::byte* memory = nullptr)
-      : type_(decoder.arithmetic.activations()),
-        layout_(decoder.kernels.weights),
-        rows_(rows),
-        is_kept_(is_kept),
+  struct Options {
+    const Arithmetic& arithmetic;
+    WeightLayout layout;
+    int64_t rows;
+    // For a backward, which needs more of them; and [T][D], where the residual stream is kept that
+    // the layer begins with.
+    bool is_kept = false;
+    float* stream = nullptr;
+  };
+  ActivationMemory(const Options& options, std::byte* memory)
+      : type_(options.arithmetic.activations()),
+        heads_(options.arithmetic.heads()),
+        layout_(options.layout),
+        rows_(options.rows),
+        is_kept_(options.is_kept),
+        stream_(options.stream),
         memory_(memory) {}
 
   bool is_kept() const { return is_kept_; }
+  // [T][D], where a part keeps the residual stream that it reads; null where nothing is kept. The
+  // first of a layer gets the layer's own.
+  float* stream(int64_t width) {
+    if (!is_kept_) return nullptr;
+    return has_stream_ ? array<float>(width) : (has_stream_ = true, stream_);
+  }
+  // What a part gives to the one behind it in the place of the normed stream.
+  void hand_on(const Activation& x) { handed_on_ = x; }
+  const std::optional<Activation>& handed_on() const { return handed_on_; }
   // [T][count]
   template <typename T>
   T* array(int64_t count) {
@@ -33,8 +55,16 @@ class ActivationMemory {
     const int64_t stride = activation_stride(width, layout_);
     return {take(rows_ * times * stride * size_of(type_)), type_, stride};
   }
+  // Queries: [T][heads][round_up(E, 32)], f32 where the cache is.
+  bf16_t* heads(int64_t count, int64_t head_dim) {
+    return reinterpret_cast<bf16_t*>(
+        take(rows_ * count * round_up(head_dim, kLeafPad) * size_of(heads_)));
+  }
   // Bytes that were taken.
   int64_t bytes() const { return bytes_; }
+  // What is taken next may lie where all that was taken so far does, but for the first `kept`.
+  void begin_part(int64_t kept) { most_ = std::max(most_, bytes_), bytes_ = kept; }
+  int64_t most_bytes() const { return std::max(most_, bytes_); }
 
  private:
   std::byte* take(int64_t bytes) {
@@ -44,12 +74,15 @@ class ActivationMemory {
     return address;
   }
 
-  const DType type_;
+  const DType type_, heads_;
   const WeightLayout layout_;
   const int64_t rows_;
   const bool is_kept_;
+  float* const stream_;
+  bool has_stream_ = false;
+  std::optional<Activation> handed_on_;
   std::byte* const memory_;
-  int64_t bytes_ = 0;
+  int64_t bytes_ = 0, most_ = 0;
 };
 
 }  // namespace invar

@@ -6,6 +6,7 @@
 #include "base/check.h"
 #include "model/backward_pass.h"
 #include "model/forward.h"
+#include "model/parts/part_of.h"
 
 namespace invar {
 
@@ -32,12 +33,12 @@ void BackwardPass::run() {
        gradient(TensorRole::final_norm, -1), model_.weights->final_norm());
   for (int layer = spec_.layers - 1; layer >= 0; --layer) {
     begin_layer(layer);
-    if (io_.tape->recompute()) forward_again(batch_, layer, io_.tape->layer(layer).input);
+    if (io_.tape->recompute()) forward_again(batch_, layer, io_.tape->input(layer));
     layer_backward(layer);
     if (io_.end_layer) io_.end_layer(layer);
     for (const ExitGradient& exit : io_.exits)
       if (exit.layers == layer)
-        head(exit.d_logits, exit.normed, io_.tape->layer(layer).input, exit.head, exit.final_norm,
+        head(exit.d_logits, exit.normed, io_.tape->input(layer), exit.head, exit.final_norm,
              model_.weights->final_norm());
   }
   embed(gradient(TensorRole::embedding, -1));
@@ -50,8 +51,15 @@ void BackwardPass::begin_layer(int layer) {
 
 // The parts of a layer, the last first.
 void BackwardPass::layer_backward(int layer) {
-  const auto& parts = model_.parts[static_cast<size_t>(layer)];
-  for (auto part = parts.rbegin(); part != parts.rend(); ++part) (*part)->backward(*this, layer);
+  const size_t number = static_cast<size_t>(layer);
+  const LayerParts& parts = model_.parts[number];
+  for (size_t part = parts.size(); part-- > 0;)
+    parts[part]->backward({.layer = layer,
+                           .weights = *model_.weights->layers()[number][part],
+                           .transposed = *transposed_.layer(layer)[part],
+                           .activations = *io_.tape->layer(layer)[part],
+                           .kv = kv_.layer(layer),
+                           .pass = *this});
 }
 
 // logits = head(norm(block(projection([norm(embedding), norm(h)])))): leaves the gradient of h,
@@ -61,7 +69,7 @@ void BackwardPass::mtp_module(const MtpGradient& mtp) {
   tables_ = ws_.table_builder.build(*mtp.batch, kv_.block_size(), model_.execution);
   begin_layer(layer);
   head(mtp.d_logits, io_.tape->final_normed(1), io_.tape->output(1), mtp.head,
-       gradient(TensorRole::mtp_head_norm, layer), weights(layer).head_norm);
+       gradient(TensorRole::mtp_head_norm, layer), model_.weights->module_norm());
   if (io_.tape->recompute()) forward_again(*mtp.batch, layer, io_.tape->output());
   layer_backward(layer);
   if (io_.end_layer) io_.end_layer(layer);
@@ -236,24 +244,6 @@ float* BackwardPass::gradient(TensorRole role, int layer) const {
 
 float* BackwardPass::gradient_at(int64_t offset) const {
   return io_.gradients + (io_.places ? io_.places->place(offset) : offset);
-}
-
-// Of a packed row of n positions expert e counts as often as it was chosen there, times E / n^2.
-std::vector<float> BackwardPass::balance(int layer) const {
-  if (io_.balance == 0) return {};
-  const Routing how = spec_.layer(layer).experts->routing;
-  const int32_t* ids = activations(layer).chosen;
-  const double n = static_cast<double>(io_.balance_rows);
-  const float factor = static_cast<float>(io_.balance * how.experts / (n * n));
-  std::vector<float> all;
-  for (int64_t begin = 0; begin < rows_; begin += io_.balance_rows) {
-    std::vector<float> counts(static_cast<size_t>(how.experts));
-    const int64_t end = std::min(rows_, begin + io_.balance_rows);
-    for (int64_t i = begin * how.chosen; i < end * how.chosen; ++i)
-      counts[static_cast<size_t>(ids[i])] += 1;
-    for (const float count : counts) all.push_back(factor * count);
-  }
-  return all;
 }
 
 void BackwardPass::clear_hidden() {

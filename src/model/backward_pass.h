@@ -15,27 +15,17 @@ class BackwardPass {
   void run();
 
   const DecoderSpec& spec() const { return spec_; }
-  const LayerWeights& weights(int layer) const {
-    return model_.weights->layers()[static_cast<size_t>(layer)];
-  }
-  const LayerMatrices& transposed(int layer) const {
-    return transposed_.layers()[static_cast<size_t>(layer)];
-  }
-  const LayerActivations& activations(int layer) const { return io_.tape->layer(layer); }
   const RopeTable& rope(int layer) const { return model_.ropes.of(layer); }
-  KvLayer kv(int layer) const { return kv_.layer(layer); }
-  // Of the module that predicts one token further, and of its projection the halves.
+  // Of the module that predicts one token further.
   const MtpGradient& module() const { return *io_.mtp; }
-  const Matrix& join_to_embedding() const { return transposed_.mtp_embedding(); }
-  const Matrix& join_to_hidden() const { return transposed_.mtp_hidden(); }
-  // The residual stream after the model's last layer.
+  // The residual stream before a layer, and after the model's last one.
+  const float* layer_input(int layer) const { return io_.tape->input(layer); }
   const float* output() const { return io_.tape->output(); }
   const TrainingKernels& kernels() const { return kernels_; }
   const Kernels& forward_kernels() const { return model_.kernels; }
   const BackwardWorkspace& workspace() const { return ws_; }
   const StepTables& tables() const { return tables_; }
   int64_t rows() const { return rows_; }
-  int64_t qkv_width() const { return int64_t{spec_.query_width()} + 2 * spec_.kv_width(); }
   float* d_hidden() const { return ws_.hidden.data(); }
   static Activation activation(const DeviceArray<bf16_t>& memory, int64_t width) {
     return {memory.data(), DType::bf16, activation_stride(width)};
@@ -74,9 +64,8 @@ class BackwardPass {
   // h = rows of the embedding: adds d_h to its gradient.
   void embed(float* embedding_gradient);
   void clear_hidden();
-  // What the loss that balances experts adds to the gradient of a layer's scores, of every
-  // balance_rows() rows: [.][experts]; empty without one.
-  std::vector<float> balance(int layer) const;
+  // The weight of the loss that balances experts, and the rows of which it counts choices.
+  double balance() const { return io_.balance; }
   int64_t balance_rows() const { return io_.balance_rows; }
   // One operation on the whole team.
   template <typename Params>

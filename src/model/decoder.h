@@ -7,7 +7,6 @@
 #include "kernels/inference.h"
 #include "model/arithmetic.h"
 #include "model/decoder_weights.h"
-#include "model/parts/layer_part.h"
 #include "model/rope_table.h"
 #include "model/weight_supply.h"
 
@@ -19,6 +18,7 @@ struct Decoder {
   Decoder(const DecoderSpec& spec, const Arithmetic& arithmetic, const Kernels& kernels,
           const DecoderWeights& weights, Device& device, ThreadPool* pool)
       : spec(spec),
+        of_parts(std::make_unique<const DecoderSpec>(spec)),
         arithmetic(arithmetic),
         kernels(kernels),
         weights(&weights),
@@ -27,7 +27,7 @@ struct Decoder {
         embedding(weights.embedding()),
         ropes(device, spec) {
     for (int layer = 0; layer < spec.all_layers(); ++layer)
-      parts.push_back(parts_of(spec.layer(layer)));
+      parts.push_back(parts_of({*of_parts, layer, weights.shard()}));
   }
 
   Device& device() const { return *execution.device; }
@@ -38,6 +38,7 @@ struct Decoder {
   }
 
   DecoderSpec spec;
+  std::unique_ptr<const DecoderSpec> of_parts;  // the same, where it stays when a decoder moves
   Arithmetic arithmetic;
   Kernels kernels;
   const DecoderWeights* weights;
@@ -46,7 +47,7 @@ struct Decoder {
   Matrix embedding;                // a drafter's may be its target's
   WeightSupply* supply = nullptr;  // null: all weights are there
   RopeTables ropes;
-  std::vector<std::vector<const LayerPart*>> parts;  // by layer
+  std::vector<LayerParts> parts;  // by layer
 };
 
 }  // namespace invar

@@ -4,7 +4,6 @@
 #include <atomic>
 #include <cstring>
 #include <mutex>
-#include <numeric>
 #include <optional>
 #include <tuple>
 
@@ -16,35 +15,6 @@
 
 namespace invar {
 
-Shard make_shard(const DecoderSpec& spec, int rank, int size, LayerRange layers) {
-  const int most = most_ranks(spec);
-  if (size > 1 && spec.joint_qk_norm)
-    fail_usage("{} ranks were asked for; the norm of all of a row's heads needs one rank", size);
-  if (size < 1 || (size & (size - 1)) != 0 || size > most)
-    fail_usage(
-        "{} ranks were asked for; this model can be cut into 1 to {} (powers of two), the fewest "
-        "runs of a row-parallel product",
-        size, most);
-  Shard shard{.rank = rank, .size = size};
-  shard.heads = spec.heads / size;
-  shard.first_head = rank * shard.heads;
-  const int heads_per_kv = spec.heads / spec.kv_heads;
-  shard.first_kv_head = shard.first_head / heads_per_kv;
-  shard.kv_heads = (shard.first_head + shard.heads - 1) / heads_per_kv - shard.first_kv_head + 1;
-  if (shard.heads % shard.kv_heads != 0 ||
-      (shard.kv_heads > 1 && shard.heads / shard.kv_heads != heads_per_kv))
-    fail_usage("{} ranks do not share out {} query heads over {} key/value heads evenly", size,
-               spec.heads, spec.kv_heads);
-  shard.vocab_stride = static_cast<int>(round_up((spec.vocab + size - 1) / size, kPanelWidth));
-  shard.first_vocab = std::min(spec.vocab, rank * shard.vocab_stride);
-  shard.vocab = std::min(shard.vocab_stride, spec.vocab - shard.first_vocab);
-  shard.o_split_k = attention_output_split_k(spec) / size;
-  shard.has_head = layers.end >= spec.layers;
-  shard.has_embedding = layers.begin == 0 || (shard.has_head && spec.mtp_layers > 0);
-  shard.layers = {layers.begin, shard.has_head ? spec.all_layers() : layers.end};
-  return shard;
-}
-
 // Rows [first_row, first_row + rows) and columns [first_column, first_column + columns) of a
 // tensor, as outputs of a packed matrix, whose inner size is `columns`.
 struct PackedPart {
@@ -53,7 +23,7 @@ struct PackedPart {
   PackPlace place;
 };
 
-class WeightLoader {
+class WeightLoader : public TensorVisitor {
  public:
   WeightLoader(DecoderWeights& weights, const DecoderSpec& spec, const TensorSource& source,
                const Arithmetic& arithmetic, Device& device, ThreadPool& pool,
@@ -87,7 +57,7 @@ class WeightLoader {
     load_embedding();
     load_head();
     for (int i = 0; i < spec_.all_layers(); ++i)
-      out_.layers_.push_back(shard_.has_layer(i) ? load_layer(i) : LayerWeights{});
+      out_.layers_.push_back(shard_.has_layer(i) ? load_layer(i) : LayerWeights());
     load_final_norm();
     if (upload_) upload_->wait();
   }
@@ -114,32 +84,44 @@ class WeightLoader {
 
   void load_final_norm() {
     if (shard_.has_head && spec_.final_norm)
-      out_.final_norm_ = whole_vector(TensorRole::final_norm);
+      out_.final_norm_ = whole_vector(TensorRole::final_norm, spec_.hidden);
     if (shard_.has_head && spec_.norm == NormKind::layer)
-      out_.final_norm_bias_ = whole_vector(TensorRole::final_norm_bias);
+      out_.final_norm_bias_ = whole_vector(TensorRole::final_norm_bias, spec_.hidden);
   }
 
   LayerWeights load_layer(int layer) {
+    layer_ = layer;
     LayerWeights weights;
-    std::vector<const TensorRow*> rows;  // that go to the same target
-    const auto finish_target = [&] {
-      if (rows.empty()) return;
-      if (rows[0]->matrix)
-        weights.*rows[0]->matrix =
-            is_of_each(rows[0]->cut) ? stack(layer, rows) : matrix(layer, rows);
-      else
-        weights.*rows[0]->vector = vector(layer, rows);
-      rows.clear();
-    };
-    for (const TensorRow* row : layer_tensors(spec_, layer)) {
-      if (!rows.empty() && (rows[0]->matrix != row->matrix || rows[0]->vector != row->vector))
-        finish_target();
-      rows.push_back(row);
+    for (const auto& part : parts_of({spec_, layer, shard_})) {
+      weights.push_back(part->make_weights());
+      part->visit_tensors(*weights.back(), *this);
     }
-    finish_target();
-    if (const auto& experts = spec_.layer(layer).experts; experts && !shard_.placement.is_linear())
-      weights.expert_places = expert_places(experts->routing.experts);
+    if (layer == spec_.layers) vector(out_.module_norm_, {module_norm(spec_)}, nullptr);
     return weights;
+  }
+
+  // Norms and biases, one after the other: f32 whatever the weights' type.
+  void vector(const float*& to, const std::vector<TensorRow>& rows, const Each* each) override {
+    std::vector<VectorPart> parts;
+    for (const TensorRow& row : rows)
+      for (const int32_t e : each ? each->here : std::vector{-1})
+        parts.push_back({tensor_name(row, layer_, e), {row.rows.first, row.rows.count}});
+    to = vector(parts);
+  }
+
+  // The tensors of some rows as one packed matrix: their outputs one after the other, or, of a
+  // gated pair, taking turns. Of each expert, or head, that is here, as a stack.
+  void matrix(Matrix& to, const std::vector<TensorRow>& rows, MatrixForm form) override {
+    if (form.each) {
+      to = stack(rows, form);
+    } else {
+      const auto [w, parts] = described(rows, form);
+      to = packed(w, parts);
+    }
+  }
+
+  void numbers(const int32_t*& to, const std::vector<int32_t>& values) override {
+    to = wanted_ ? reinterpret_cast<const int32_t*>(memory_[arrays_++].data()) : send(values);
   }
 
   // Goes the same way and writes nothing.
@@ -155,68 +137,29 @@ class WeightLoader {
     int64_t first, count;
   };
 
-  const int32_t* expert_places(int experts) {
-    if (wanted_) return reinterpret_cast<const int32_t*>(memory_[arrays_++].data());
-    return numbers(shard_.placement.places_of(experts, shard_.size));
-  }
-
-  Range range_of(const TensorRow& row, Axis axis, int layer) const {
-    const Extent extent = axis == Axis::rows ? row.rows : row.columns;
-    const int64_t e = spec_.head_dim;
-    if (row.cut == axis) switch (extent) {
-        case Extent::query:
-          return {shard_.first_head * e, shard_.heads * e};
-        case Extent::kv:
-          return {shard_.first_kv_head * e, shard_.kv_heads * e};
-        case Extent::heads:
-          return {shard_.first_head, shard_.heads};
-        case Extent::ffn:
-          return {int64_t{shard_.rank} * shard_.ffn(spec_.layer(layer)),
-                  shard_.ffn(spec_.layer(layer))};
-        case Extent::vocab:
-          return {shard_.first_vocab, shard_.vocab};
-        case Extent::still_query:
-        case Extent::turning_query:
-        case Extent::attended: {
-          const int64_t each = extent_of(extent, spec_, layer) / spec_.heads;
-          return {shard_.first_head * each, shard_.heads * each};
-        }
-        case Extent::shared_ffn:
-          return {int64_t{shard_.rank} * shard_.shared_ffn(spec_.layer(layer)),
-                  shard_.shared_ffn(spec_.layer(layer))};
-        default:
-          CHECK(false, "an axis that ranks do not share");
-      }
-    return {0, extent_of(extent, spec_, layer)};
-  }
+  // A part of a vector.
+  struct VectorPart {
+    std::string tensor;
+    Range range;
+  };
 
   bool head_is_embedding() const {
     return spec_.tied_head && shard_.size == 1 && shard_.has_embedding && shard_.has_head;
   }
 
-  // The tensors of some rows as one packed matrix: their outputs one after the other, or, of a
-  // gated pair, taking turns.
-  Matrix matrix(int layer, const std::vector<const TensorRow*>& rows) {
-    const auto [w, parts] = described(layer, rows);
-    return packed(w, parts);
-  }
-
-  // The same of each expert, or head, that is here, as a stack.
-  Matrix stack(int layer, const std::vector<const TensorRow*>& rows) {
-    const std::vector<int32_t> here =
-        rows[0]->cut == Axis::heads ? heads_here() : experts_here(layer);
+  Matrix stack(const std::vector<TensorRow>& rows, const MatrixForm& form) {
     std::vector<std::vector<PackedPart>> parts;
     std::vector<PackedPart> all;
     Matrix w;
-    for (const int32_t e : here) {
-      std::tie(w, parts.emplace_back()) = described(layer, rows, e);
+    for (const int32_t e : form.each->here) {
+      std::tie(w, parts.emplace_back()) = described(rows, form, e);
       all.insert(all.end(), parts.back().begin(), parts.back().end());
     }
     const int64_t each = w.count;
     // A device's products of experts read elements.
     w.type = upload_ ? arithmetic_.weights : type_of(all);
     out_.has_blocks_ |= storage_of(w.type).has_blocks();
-    const int64_t count = std::ssize(here);
+    const int64_t count = std::ssize(form.each->here);
     w.count = each * count;
     w.data = allocate(w.bytes());
     for (int64_t i = 0; i < count; ++i) fill(w.part(each * i, each), parts[static_cast<size_t>(i)]);
@@ -224,24 +167,21 @@ class WeightLoader {
   }
 
   // A matrix of some rows' tensors, or an expert's, and where it gets its elements from.
-  std::pair<Matrix, std::vector<PackedPart>> described(int layer,
-                                                       const std::vector<const TensorRow*>& rows,
+  std::pair<Matrix, std::vector<PackedPart>> described(const std::vector<TensorRow>& rows,
+                                                       const MatrixForm& form,
                                                        int expert = -1) const {
-    const bool is_pair = holds_pairs(rows[0]->matrix) && rows.size() == 2;
-    const int64_t columns = range_of(*rows[0], Axis::columns, layer).count;
     std::vector<PackedPart> parts;
     int64_t n = 0;
-    for (const TensorRow* row : rows) {
-      const Range outputs = range_of(*row, Axis::rows, layer);
-      const Range inner = range_of(*row, Axis::columns, layer);
+    for (const TensorRow& row : rows) {
       const PackPlace place =
-          is_pair ? PackPlace{std::ssize(parts) * kPanelWidth, 2} : PackPlace{n};
-      parts.push_back({tensor_name(*row, layer, expert), outputs.first, outputs.count, inner.first,
-                       inner.count, place});
-      n = is_pair ? outputs.count : n + outputs.count;
+          form.is_pair ? PackPlace{std::ssize(parts) * kPanelWidth, 2} : PackPlace{n};
+      parts.push_back({tensor_name(row, layer_, expert), row.rows.first, row.rows.count,
+                       row.columns.first, row.columns.count, place});
+      n = form.is_pair ? row.rows.count : n + row.rows.count;
     }
-    Matrix w{.n = n, .k = columns, .layout = out_.layout_, .count = is_pair ? 2 : 1};
-    if (takes_quantised(rows[0]->role) && are_quantised(parts)) w.type = arithmetic_.quantised;
+    Matrix w{
+        .n = n, .k = rows[0].columns.count, .layout = out_.layout_, .count = form.is_pair ? 2 : 1};
+    if (form.takes_quantised && are_quantised(parts)) w.type = arithmetic_.quantised;
     return {w, parts};
   }
 
@@ -464,23 +404,19 @@ class WeightLoader {
       note_not_finite(part, first + bad);
   }
 
-  const float* whole_vector(TensorRole role, int layer = -1) {
-    return vector(layer, {&row_of(role)});
+  const float* whole_vector(TensorRole role, int64_t size) {
+    return vector({{tensor_name(role), {0, size}}});
   }
 
-  // Norms and biases, one after the other: f32 whatever the weights' type.
-  const float* vector(int layer, const std::vector<const TensorRow*>& rows) {
-    if (const float* there = unchanged(layer, rows)) return there;
+  const float* vector(const std::vector<VectorPart>& parts) {
+    if (const float* there = unchanged(parts)) return there;
     std::vector<float> values;
-    for (const TensorRow* row : rows) {
-      for (const int32_t e : is_of_each(row->cut) ? experts_here(layer) : std::vector{-1})
-        append(tensor_name(*row, layer, e), range_of(*row, Axis::rows, layer), values);
-    }
-    return numbers(values);
+    for (const VectorPart& part : parts) append(part.tensor, part.range, values);
+    return send(values);
   }
 
   template <typename T>
-  const T* numbers(const std::vector<T>& values) {
+  const T* send(const std::vector<T>& values) {
     const size_t bytes = values.size() * sizeof(T);
     std::byte* target = allocate(bytes);
     if (upload_)
@@ -491,14 +427,10 @@ class WeightLoader {
   }
 
   // Where a vector lies of which nothing is written, or null.
-  const float* unchanged(int layer, const std::vector<const TensorRow*>& rows) {
+  const float* unchanged(const std::vector<VectorPart>& parts) {
     if (arrays_ == memory_.size()) return nullptr;
-    const auto changes = [&](const TensorRow* row) {
-      const auto here = is_of_each(row->cut) ? experts_here(layer) : std::vector{-1};
-      return std::ranges::any_of(
-          here, [&](int32_t e) { return !source_.stays(tensor_name(*row, layer, e)); });
-    };
-    if (!wanted_ && std::ranges::any_of(rows, changes)) return nullptr;
+    const auto changes = [&](const VectorPart& part) { return !source_.stays(part.tensor); };
+    if (!wanted_ && std::ranges::any_of(parts, changes)) return nullptr;
     return reinterpret_cast<const float*>(memory_[arrays_++].data());
   }
 
@@ -510,19 +442,6 @@ class WeightLoader {
       fail_non_finite(source_, tensor, bad);
     values.insert(values.end(), one.begin() + range.first, one.begin() + range.first + range.count);
     finish(tensor);
-  }
-
-  // The experts at this rank's places, and its heads.
-  std::vector<int32_t> experts_here(int layer) const {
-    const LayerSpec spec = spec_.layer(layer);
-    const auto all = shard_.placement.experts_at(spec.experts->routing.experts, shard_.size);
-    return {all.begin() + shard_.first_expert(spec, shard_.rank),
-            all.begin() + shard_.first_expert(spec, shard_.rank + 1)};
-  }
-  std::vector<int32_t> heads_here() const {
-    std::vector<int32_t> heads(static_cast<size_t>(shard_.heads));
-    std::iota(heads.begin(), heads.end(), shard_.first_head);
-    return heads;
   }
 
   // The first of all is named, whichever thread finds which.
@@ -571,6 +490,7 @@ class WeightLoader {
   std::optional<NotFinite> not_finite_;  // of the matrix that is packed
   int64_t done_bytes_ = 0, total_bytes_ = 0;
   size_t arrays_ = 0;
+  int layer_ = -1;                       // that is loaded
   const std::string* wanted_ = nullptr;  // a tensor that is read back; null: all are written
   std::byte* wanted_bytes_ = nullptr;
 };

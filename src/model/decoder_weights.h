@@ -2,63 +2,19 @@
 #pragma once
 
 #include <functional>
-#include <limits>
+#include <memory>
 #include <vector>
 
 #include "base/thread_pool.h"
 #include "device/vacatable.h"
-#include "model/arithmetic.h"
-#include "model/decoder_spec.h"
-#include "model/expert_placement.h"
-#include "model/layer_weights.h"
+#include "model/parts/part.h"
 #include "model/weight_upload.h"
 #include "weights/tensor_source.h"
 
 namespace invar {
 
-// Layers [begin, end) of a model.
-struct LayerRange {
-  int begin = 0, end = std::numeric_limits<int>::max();  // the latter stands for the model's last
-};
-
-// What one rank of a tensor-parallel group holds (numerics 2), of one pipeline stage. A rank has
-// every key/value head that its query heads use.
-struct Shard {
-  int rank = 0, size = 1;
-  int heads = 0, first_head = 0;  // query heads
-  int kv_heads = 0, first_kv_head = 0;
-  int vocab = 0, first_vocab = 0;  // rows of the head
-  int vocab_stride = 0;            // rows per rank, whole panels: first_vocab = rank * vocab_stride
-  int o_split_k = 1;               // parts of the attention output that lie on this rank
-  bool has_one_run = false;        // of every row-parallel product (Arithmetic::chain)
-  LayerRange layers;               // of its pipeline stage
-  ExpertPlacement placement;       // of the experts of all ranks
-  bool has_embedding = true, has_head = true;  // the head, and the final norm before it
-
-  bool has_layer(int layer) const { return layers.begin <= layer && layer < layers.end; }
-  int ffn(const LayerSpec& layer) const { return layer.ffn.width / size; }
-  // Of the down product.
-  int down_split_k(const LayerSpec& layer) const {
-    return has_one_run ? 1 : invar::down_split_k(layer.ffn.width) / size;
-  }
-  // Places of experts in memory, in all and [first_expert(rank), first_expert(rank + 1)) on a rank,
-  // whole.
-  int expert_places(const LayerSpec& layer) const {
-    return placement.places(layer.experts->routing.experts);
-  }
-  int first_expert(const LayerSpec& layer, int of_rank) const {
-    return static_cast<int>(int64_t{expert_places(layer)} * of_rank / size);
-  }
-  int shared_ffn(const LayerSpec& layer) const { return layer.experts->shared_width / size; }
-  int shared_split_k(const LayerSpec& layer) const {
-    return invar::down_split_k(layer.experts->shared_width) / size;
-  }
-};
-
-// Throws UsageError when the model cannot be cut that way: the size must divide both run counts and
-// the query heads. `layers`: of a pipeline stage; the first has the embedding, the last the head
-// and, with the embedding once more, the module that predicts one token further.
-Shard make_shard(const DecoderSpec& spec, int rank, int size, LayerRange layers = {});
+// The weights of a layer's parts, in their order (model/parts/part.h).
+using LayerWeights = std::vector<std::unique_ptr<PartWeights>>;
 
 // Called with the bytes done and the bytes in all, from the loading thread.
 using LoadProgress = std::function<void(int64_t, int64_t)>;
@@ -100,6 +56,7 @@ class DecoderWeights {
   const Shard& shard() const { return shard_; }
   // By number; those of other stages are empty.
   const std::vector<LayerWeights>& layers() const { return layers_; }
+  const float* module_norm() const { return module_norm_; }  // [D] of the module, or null
   const float* final_norm() const { return final_norm_; }
   const float* final_norm_bias() const { return final_norm_bias_; }  // or null
   const Matrix& head() const { return head_; }                       // this rank's rows of the head
@@ -124,6 +81,7 @@ class DecoderWeights {
   Arithmetic arithmetic_;
   WeightLayout layout_;
   std::vector<LayerWeights> layers_;  // the module's block is the last one
+  const float* module_norm_ = nullptr;
   const float* final_norm_ = nullptr;
   const float* final_norm_bias_ = nullptr;
   Matrix head_;

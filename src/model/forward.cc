@@ -81,8 +81,7 @@ void ForwardPass::launch() {
   for (int layer = batch_.layer_begin; layer < layer_end_; ++layer) {
     if (std::ranges::binary_search(batch_.skipped_layers, layer)) continue;
     if (model_.supply) model_.supply->need_layer(layer);
-    const LayerPass pass = layer_pass(layer);
-    for (const LayerPart* part : model_.parts[static_cast<size_t>(layer)]) part->forward(pass);
+    run_layer(layer);
     if (hooks_.takes_hidden_after(layer)) ops_.settle();
     hooks_.after_layer(layer);
   }
@@ -127,19 +126,37 @@ void ForwardPass::start() {
   hooks_.trace("embed", -1, hidden(), spec_.hidden, rows_);
 }
 
-LayerPass ForwardPass::layer_pass(int layer) {
-  return {.layer = layer,
-          .model = spec_,
-          .spec = spec_.layer(layer),
-          .shard = shard_,
-          .w = model_.weights->layers()[static_cast<size_t>(layer)],
-          .at = hooks_.layer(layer),
-          .kv = kv_.layer(layer),
-          .hidden = hidden(),
-          .features = io_.features.empty() ? nullptr : ws_.features.data(),
-          .rows = rows_,
-          .ops = ops_,
-          .hooks = hooks_};
+void ForwardPass::run_layer(int layer) {
+  const size_t number = static_cast<size_t>(layer);
+  const LayerParts& parts = model_.parts[number];
+  const auto pass_of = [&](size_t part) {
+    return PartPass{.layer = layer,
+                    .weights = *model_.weights->layers()[number][part],
+                    .activations = *hooks_.layer(layer)[part],
+                    .in_turn = *ws_.layers[number][part],
+                    .kv = kv_.layer(layer),
+                    .hidden = hidden(),
+                    .features = io_.features.empty() ? nullptr : ws_.features.data(),
+                    .rows = rows_,
+                    .ops = ops_,
+                    .hooks = hooks_,
+                    .next = matrix_behind(layer, part)};
+  };
+  for (size_t part = 0; part < parts.size(); ++part) parts[part]->begin(pass_of(part));
+  for (size_t part = 0; part < parts.size(); ++part) parts[part]->forward(pass_of(part));
+}
+
+const Matrix* ForwardPass::matrix_behind(int layer, size_t part) const {
+  const LayerParts& parts = model_.parts[static_cast<size_t>(layer)];
+  if (++part == parts.size()) {
+    ++layer;
+    part = 0;
+  }
+  if (!shard_.has_layer(layer) || layer >= std::ssize(model_.parts)) return nullptr;
+  const size_t number = static_cast<size_t>(layer);
+  if (model_.parts[number].size() <= part) return nullptr;
+  const LayerWeights& weights = model_.weights->layers()[number];
+  return weights.size() > part ? model_.parts[number][part]->first_matrix(*weights[part]) : nullptr;
 }
 
 // Logits of the rows that want them, from the last residual stream: as many as there is room for,
@@ -152,8 +169,7 @@ void ForwardPass::head(int64_t first) {
   const Activation normed = hooks_.final_normed(module);
   const int32_t* rows = batch_.logit_rows.data() + first;
   if (first == 0) hooks_.keep_output(module);
-  ops_.norm(hidden(),
-            is_mtp() ? model_.weights->layers().back().head_norm : model_.weights->final_norm(),
+  ops_.norm(hidden(), is_mtp() ? model_.weights->module_norm() : model_.weights->final_norm(),
             normed, ws_.tables.logit_rows + first, count,
             is_mtp() ? nullptr : model_.weights->final_norm_bias());
   hooks_.trace("final_norm", -1, normed, spec_.hidden, count, rows);

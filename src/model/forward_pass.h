@@ -4,8 +4,7 @@
 #include "model/forward.h"
 #include "model/hooks.h"
 #include "model/operations.h"
-#include "model/parts/layer_part.h"
-#include "model/parts/layer_pass.h"
+#include "model/parts/part_of.h"
 
 namespace invar {
 
@@ -26,7 +25,9 @@ class ForwardPass {
   void take_tokens();
   void start();
   void upload(std::span<const float> from, const DeviceArray<float>& to, float* pinned);
-  LayerPass layer_pass(int layer);
+  void run_layer(int layer);
+  // The matrix that is read first behind a part of a layer, or null.
+  const Matrix* matrix_behind(int layer, size_t part) const;
   void head(int64_t first);
   void hand_over();
   bool leaves_nothing_to_host() const;

@@ -46,14 +46,15 @@ bool Hooks::takes_hidden_after(int layer) const {
   return std::ranges::find(batch_.aux_layers, layer) != batch_.aux_layers.end();
 }
 
-void Hooks::keep_experts(int layer) const {
+void Hooks::keep_experts(int layer, const int32_t* chosen) const {
   const DecoderSpec& spec = model_.spec;
+  if (!batch_.wants_experts || layer >= spec.layers) return;
   int64_t before = 0;  // of the layers before
   for (int i = 0; i < layer; ++i)
     before += spec.layer(i).experts ? spec.layer(i).experts->routing.chosen : 0;
   const size_t count = static_cast<size_t>(rows_ * spec.layer(layer).experts->routing.chosen);
-  model_.execution.stream->download(ws_.host_experts.data() + before * rows_,
-                                    this->layer(layer).chosen, count * sizeof(int32_t));
+  model_.execution.stream->download(ws_.host_experts.data() + before * rows_, chosen,
+                                    count * sizeof(int32_t));
 }
 
 std::span<const int32_t> Hooks::experts() const {
@@ -62,8 +63,6 @@ std::span<const int32_t> Hooks::experts() const {
 }
 
 void Hooks::after_layer(int layer) const {
-  if (batch_.wants_experts && layer < model_.spec.layers && model_.spec.layer(layer).experts)
-    keep_experts(layer);
   const auto& layers = batch_.aux_layers;
   const auto it = std::find(layers.begin(), layers.end(), layer);
   if (it == layers.end()) return;
@@ -85,12 +84,6 @@ void Hooks::trace(std::string_view name, int layer, const float* values, int64_t
 void Hooks::trace(std::string_view name, int layer, const Activation& x, int64_t width,
                   int64_t rows, const int32_t* rows_of) const {
   if (io_.trace) record({name, layer, nullptr, rows, width, x.stride, rows_of}, x.data, x.type);
-}
-
-void Hooks::trace_queries(int layer, const bf16_t* q) const {
-  const int64_t width = model_.weights->shard().heads * round_up(model_.spec.head_dim, 32);
-  if (io_.trace)
-    record({"rope", layer, nullptr, rows_, width, width, nullptr}, q, model_.arithmetic.heads());
 }
 
 // Not for warm steps: waits for the device, and widens.

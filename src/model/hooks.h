@@ -12,15 +12,14 @@ class Hooks {
  public:
   Hooks(const Decoder& model, const Batch& batch, Workspace& ws, ForwardIo& io);
 
-  // Where a layer's activations go: onto the tape, or into memory that all layers use in turn.
+  // Where the activations of a layer's parts go: onto the tape, or into memory that all layers use
+  // in turn.
   const LayerActivations& layer(int index) const;
   // What enters the head, of the model or (1) of its module that predicts one token further.
   Activation final_normed(int module) const;
 
-  // Whether somebody looks at the product of q, k and v, or keeps it: it has to be there as a
-  // whole.
-  bool wants_qkv(const LayerActivations& at) const { return io_.trace || at.qkv; }
-
+  // Whether somebody looks at every operation's output, which has to be there as a whole.
+  bool is_traced() const { return io_.trace; }
   // Whether somebody looks at the residual stream after every part, or at that after a layer.
   bool wants_hidden() const { return io_.trace || io_.tape; }
   bool takes_hidden_after(int layer) const;
@@ -30,6 +29,8 @@ class Hooks {
   void keep_output(int module) const;
   // The residual stream after a layer, when the batch wants it.
   void after_layer(int layer) const;
+  // Which experts rows go through in a layer, where the batch wants them: [T][C].
+  void keep_experts(int layer, const int32_t* chosen) const;
   // All experts that rows went through, where the batch wants them, once the stream is waited for.
   std::span<const int32_t> experts() const;
   // All of these, of the stages so far, once the stream is waited for.
@@ -40,10 +41,8 @@ class Hooks {
              const int32_t* rows_of = nullptr) const;
   void trace(std::string_view name, int layer, const Activation& x, int64_t width, int64_t rows,
              const int32_t* rows_of = nullptr) const;
-  void trace_queries(int layer, const bf16_t* q) const;
 
  private:
-  void keep_experts(int layer) const;
   void record(TracedOp op, const void* values, DType type) const;
 
   const Decoder& model_;

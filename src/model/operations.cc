@@ -5,7 +5,7 @@
 #include <utility>
 
 #include "base/check.h"
-#include "model/parts/layer_pass.h"
+#include "model/baseline.h"
 
 namespace invar {
 
@@ -23,8 +23,7 @@ Operations::Operations(const Decoder& model, int64_t rows, Workspace& ws, Group&
       times_(io.times),
       given_experts_(io.given_experts),
       tape_(io.tape),
-      plan_(model, rows),
-      at_once_(model.arithmetic.is_baseline ? AtOnce() : at_once(model.kernels)) {}
+      at_once_(model.arithmetic.is_baseline ? AtOnce() : invar::at_once(model.kernels)) {}
 
 void Operations::embed(float* out) {
   run("embed", kernels_.embed,
@@ -136,7 +135,7 @@ void Operations::product(const char* name, const Activation& x, const Matrix& w,
   run_product(name, {.x = x,
                      .w = w,
                      .rows = rows,
-                     .split_k = plan_.split_k(1, w.k),
+                     .split_k = this->split_k(1, w.k),
                      .bias = bias,
                      .accumulate = false,
                      .y = y,
@@ -200,7 +199,7 @@ void Operations::add_product(const char* name, const Activation& x, const Matrix
   run_product(name, {.x = x,
                      .w = w,
                      .rows = rows_,
-                     .split_k = plan_.split_k(split_k, w.k),
+                     .split_k = this->split_k(split_k, w.k),
                      .bias = at_once ? bias : nullptr,
                      .accumulate = at_once,
                      .y = at_once ? hidden : product,
@@ -248,187 +247,119 @@ void Operations::add_product(const char* name, const Activation& x, const Matrix
   round_residual();
 }
 
-void Operations::gated_product(const LayerPass& p, const Matrix* next) {
-  const auto norm = late_norm(p.at.ffn_normed);
-  const GatedMatmulParams params{
-      .x = norm ? p.at.ffn_normed : factor(p.at.ffn_normed, p.w.gate_up, rows_, 1),
-      .gate_up = p.w.gate_up,
-      .rows = rows_,
-      .gate_bias = p.w.gate_bias,
-      .up_bias = p.w.up_bias,
-      .out = p.at.gated,
-      .scratch = ws_.blocks_scratch.data(),
-      .next = next,
-      .curve = p.spec.ffn.curve};
-  if (norm)
-    run("gated", at_once_.normed_gated_matmul, NormedGatedMatmulParams{*norm, params});
-  else if (is_quantised(p.w.gate_up.type))
-    run("gated",
-        p.w.gate_up.type == DType::i8 ? kernels_.int8_gated_matmul : kernels_.fp8_gated_matmul,
-        params);
-  else if (tape_)
-    run("gated", tape_->kernels().gated_matmul, KeptGatedMatmulParams{params, p.at.gate_up});
+void Operations::gated_product(const char* name, GatedMatmulParams params, float* dots) {
+  const DType type = params.gate_up.type;
+  params.scratch = ws_.blocks_scratch.data();
+  if (const auto norm = late_norm(params.x))
+    return run(name, at_once_.normed_gated_matmul, NormedGatedMatmulParams{*norm, params});
+  params.x = factor(params.x, params.gate_up, rows_, 1);
+  if (is_quantised(type))
+    run(name, type == DType::i8 ? kernels_.int8_gated_matmul : kernels_.fp8_gated_matmul, params);
+  else if (tape_ && dots)
+    run(name, tape_->kernels().gated_matmul, KeptGatedMatmulParams{params, dots});
   else
-    run("gated", kernels_.gated_matmul, params);
+    run(name, kernels_.gated_matmul, params);
 }
 
-void Operations::curved_product(const LayerPass& p, const Matrix* next) {
-  const int64_t width = p.shard.ffn(p.spec);
-  product("up", p.at.ffn_normed, p.w.gate_up, p.w.up_bias, rows_, p.at.gate_up, width, next);
-  run("curve", kernels_.curve,
-      CurveParams{.x = p.at.gate_up,
-                  .x_stride = width,
+void Operations::partial_product(const char* name, const Activation& x, const Matrix& w,
+                                 int split_k, float* y, int64_t y_stride) {
+  run_product(name, {.x = x,
+                     .w = w,
+                     .rows = rows_,
+                     .split_k = this->split_k(split_k, w.k),
+                     .bias = nullptr,
+                     .accumulate = false,
+                     .y = y,
+                     .y_stride = y_stride,
+                     .scratch = ws_.blocks_scratch.data()});
+  if (group_.size() == 1) return;
+  timed(times_, "exchange", [&] { group_.tree_all_reduce(y, rows_ * y_stride, model_.execution); });
+}
+
+void Operations::norm_part(const float* x, int64_t stride, int64_t width, const float* weight,
+                           const Activation& out, bool keeps_pad) {
+  run("norm", kernels_.rms_norm,
+      RmsNormParams{.x = x,
+                    .x_stride = stride,
+                    .rows_of = nullptr,
+                    .weight = weight,
+                    .eps = spec_.norm_eps,
+                    .rows = rows_,
+                    .width = width,
+                    .out = out,
+                    .keeps_pad = keeps_pad});
+}
+
+void Operations::round_part(const float* x, int64_t stride, int64_t width, const Activation& out) {
+  run("round", kernels_.round,
+      RoundParams{.x = x,
+                  .x_stride = stride,
+                  .rows_of = nullptr,
                   .rows = rows_,
                   .width = width,
-                  .curve = p.spec.ffn.curve,
-                  .out = p.at.gated});
+                  .out = out});
 }
 
-// A tape does not keep a product that nothing but the rotation follows; joint norms overwrite it.
-float* Operations::products(const LayerPass& p) const {
-  return p.at.qkv && !spec_.joint_qk_norm ? p.at.qkv
-                                          : ws_.layers[static_cast<size_t>(p.layer)].products;
+void Operations::heads_product(const char* name, const Activation& x, int64_t x_step,
+                               const Matrix& w, float* y) {
+  run(name, kernels_.heads_matmul,
+      HeadsMatmulParams{.each = {.x = x,
+                                 .w = w,
+                                 .rows = rows_,
+                                 .split_k = 1,
+                                 .bias = nullptr,
+                                 .accumulate = false,
+                                 .y = y,
+                                 .y_stride = w.count * w.n,
+                                 .scratch = ws_.blocks_scratch.data()},
+                        .x_step = x_step,
+                        .matmul = kernels_.matmul});
 }
 
-QkvParams Operations::rotation_of(const LayerPass& p) const {
-  const RopeTable& rope = spec_.late_qk_norm ? model_.ropes.still() : model_.ropes.of(p.layer);
-  const bool by_heads = !spec_.joint_qk_norm;  // else they are normed before
-  return {.qkv = products(p),
-          .qkv_stride = int64_t{shard_.heads + 2 * shard_.kv_heads} * spec_.head_dim,
-          .rows = rows_,
-          .heads = shard_.heads,
-          .q_norm = by_heads ? p.w.q_norm : nullptr,
-          .k_norm = by_heads ? p.w.k_norm : nullptr,
-          .norm_eps = spec_.norm_eps,
-          .positions = tables_.positions,
-          .cos = rope.cos(),
-          .sin = rope.sin(),
-          .write_begin = tables_.write_begin,
-          .write_block = tables_.write_block,
-          .write_slot = tables_.write_slot,
-          .kv = p.kv,
-          .q = p.at.q,
-          .non_finite = ws_.non_finite.data()};
-}
-
-bool Operations::attention_rotates(const LayerPass& p) const {
-  return kernels_.rotated_attention && tables_.rows_are_apart && !tape_ && !p.kv.stored.data &&
-         !p.spec.attention.latent && !hooks_.wants_qkv(p.at);
-}
-
-void Operations::qkv(const LayerPass& p) {
-  const QkvParams rotation = rotation_of(p);
-  if (plan_.goes_by_heads() && !hooks_.wants_qkv(p.at)) {
-    run("qkv", kernels_.qkv_product,
-        QkvProductParams{.x = factor(p.at.normed, p.w.qkv, rows_, 1),
-                         .w = p.w.qkv,
-                         .bias = p.w.qkv_bias,
-                         .then = rotation,
-                         .scratch = products(p)});
-    return store_slots(p);
-  }
-  product("qkv", p.at.normed, p.w.qkv, p.w.qkv_bias, rows_, products(p), rotation.qkv_stride,
-          plan_.after_qkv(p.layer));
-  hooks_.trace("qkv", p.layer, products(p), rotation.qkv_stride, rows_);
-  if (spec_.joint_qk_norm) norm_joint_heads(p);
-  if (spec_.late_qk_norm) rotate_heads(p);
-  if (!attention_rotates(p)) run("rope", kernels_.qkv, rotation);
-  store_slots(p);
-}
-
-// Every row reads what is stored, its own key and value too.
-void Operations::store_slots(const LayerPass& p) {
-  if (!p.kv.stored.data) return;
-  run("store", kernels_.store_slots,
-      StoreSlotsParams{.kv = p.kv,
-                       .rows = rows_,
-                       .write_begin = tables_.write_begin,
-                       .write_block = tables_.write_block,
-                       .write_slot = tables_.write_slot});
-  run("load", kernels_.load_slots,
-      LoadSlotsParams{.kv = p.kv,
-                      .rows = rows_,
-                      .window = p.spec.attention.window,
-                      .positions = tables_.positions,
-                      .table_of = tables_.table_of,
-                      .tables = tables_.tables});
-}
-
-// The queries of a row are one vector of the norm, its keys another one.
-void Operations::norm_joint_heads(const LayerPass& p) {
-  const int64_t stride = int64_t{shard_.heads + 2 * shard_.kv_heads} * spec_.head_dim;
-  if (p.at.qkv) std::copy_n(products(p), rows_ * stride, p.at.qkv);  // for the backward
-  const auto norm_part = [&](float* x, int64_t width, const float* weight) {
-    run("norm", kernels_.rms_norm,
-        RmsNormParams{.x = x,
-                      .x_stride = stride,
-                      .rows_of = nullptr,
-                      .weight = weight,
-                      .eps = spec_.norm_eps,
-                      .rows = rows_,
-                      .width = width,
-                      .out = {x, DType::f32, stride},
-                      .keeps_pad = true});
+bool Operations::would_overwrite(const CombineParams& sum, const Activation& out, int64_t bytes) {
+  const auto* begin = static_cast<const std::byte*>(out.data);
+  const auto is_inside = [&](const void* data) {
+    const auto* at = static_cast<const std::byte*>(data);
+    return begin <= at && at < begin + bytes;
   };
-  norm_part(products(p), spec_.query_width(), p.w.q_norm);
-  norm_part(products(p) + spec_.query_width(), spec_.kv_width(), p.w.k_norm);
+  const auto* y = static_cast<const std::byte*>(sum.y.data);
+  const int64_t of_y = sum.rows * sum.chosen * sum.y.stride * size_of(sum.y.type);
+  return is_inside(y) || (y <= begin && begin < y + of_y) || is_inside(sum.place) ||
+         is_inside(sum.weights) || is_inside(sum.shared) || is_inside(sum.gate);
 }
 
-// Queries and keys, before their norms.
-void Operations::rotate_heads(const LayerPass& p) {
-  const RopeTable& rope = model_.ropes.of(p.layer);
-  run("rope", kernels_.rotate_heads,
-      RotateHeadsParams{.x = products(p),
-                        .x_stride = int64_t{shard_.heads + 2 * shard_.kv_heads} * spec_.head_dim,
-                        .rows = rows_,
-                        .heads = shard_.heads + shard_.kv_heads,
-                        .head_dim = spec_.head_dim,
-                        .positions = tables_.positions,
-                        .cos = rope.cos(),
-                        .sin = rope.sin()});
+void Operations::add_combined(const CombineParams& sum) {
+  settle();
+  if (kernels_.combine_norm && !model_.arithmetic.is_baseline) {
+    waiting_ = CombineNormParams{.sum = sum, .next = nullptr, .eps = spec_.norm_eps, .out = {}};
+    if (hooks_.wants_hidden()) settle();
+    return;
+  }
+  run("combine", kernels_.combine, sum);
+  round_residual();
 }
 
-void Operations::attention(const LayerPass& p) {
-  const AttentionParams params{.q = p.at.q,
-                               .rows = rows_,
-                               .heads = shard_.heads,
-                               .positions = tables_.positions,
-                               .table_of = tables_.table_of,
-                               .tables = tables_.tables,
-                               .window = p.spec.attention.window,
-                               .kv = p.kv,
-                               .out = p.at.attended,
-                               .scratch = ws_.attention_scratch.data(),
-                               .fewest_rows = tables_.fewest_rows,
-                               .most_rows = tables_.most_rows,
-                               .few_rows = tables_.few_rows,
-                               .rows_are_even = tables_.rows_are_even,
-                               .shared = tables_.shared,
-                               .shared_splits = tables_.shared_splits,
-                               .num_shared = tables_.num_shared,
-                               .score_scale = p.spec.attention.score_scale,
-                               .score_cap = p.spec.attention.score_cap,
-                               .sinks = p.w.sinks};
-  timed(times_, "attention", [&] {
-    if (model_.arithmetic.is_baseline && model_.device().is_host())
-      ws_.baseline.run(model_, params);
-    else if (tape_)
-      model_.run(kernels_.partial_attention,
-                 PartialAttentionParams{.of = params, .max = p.at.max, .sum = p.at.sum});
-    else if (attention_rotates(p))
-      model_.run(tables_.contexts_are_short && at_once_.short_attention
-                     ? at_once_.short_attention
-                     : kernels_.rotated_attention,
-                 RotatedAttentionParams{.rotation = rotation_of(p), .of = params});
-    else
-      model_.run(kernels_.attention, params);
-  });
+// The experts that all rows are to go through in that layer, or null.
+const int32_t* Operations::given_experts(int layer) const {
+  if (given_experts_.empty() || layer >= spec_.layers) return nullptr;
+  int64_t before = 0;
+  for (int i = 0; i < layer; ++i)
+    if (const auto& experts = spec_.layer(i).experts) before += experts->routing.chosen;
+  return given_experts_.data() + before * rows_;
 }
 
-void Operations::copy_slots(const KvLayer& kv) {
-  if (tables_.num_copies > 0)
-    run("copy_slots", kv.stored.data ? kernels_.copy_stored : kernels_.copy_slots,
-        CopySlotsParams{kv, tables_.copies, tables_.num_copies});
+int Operations::split_k(int defined, int64_t k) const {
+  const Arithmetic& arithmetic = model_.arithmetic;
+  return arithmetic.is_baseline ? baseline::split_k(rows_, k, arithmetic.baseline_split_k)
+                                : defined;
+}
+
+void Operations::all_gather(const void* mine, int64_t bytes, void* all) {
+  timed(times_, "exchange", [&] { group_.all_gather(mine, bytes, all, model_.execution); });
+}
+
+void Operations::baseline_attention(const char* name, const AttentionParams& params) {
+  timed(times_, name, [&] { ws_.baseline.run(model_, params); });
 }
 
 void Operations::scale_logits(int64_t count) {

@@ -4,7 +4,6 @@
 
 #include "base/check.h"
 #include "model/activation_memory.h"
-#include "model/parts/layer_part.h"
 
 namespace invar {
 
@@ -29,8 +28,9 @@ Tape::Tape(const Decoder& decoder, const TrainingKernels& kernels, int max_rows,
   CHECK(decoder.weights->shard().size == 1, "a trainer computes whole layers");
   expect_backward(spec);
   const int64_t rows = max_rows;
+  for (int layer = 0; layer < spec.all_layers(); ++layer)
+    inputs_.push_back(allocate<float>(device, rows * spec.hidden));
   place_parts(decoder);
-  for (LayerActivations& layer : layers_) layer.input = allocate<float>(device, rows * spec.hidden);
   for (int module = 0; module <= spec.mtp_layers; ++module) {
     outputs_[module] = allocate<float>(device, rows * spec.hidden);
     final_normed_[module] = activation(decoder, spec.hidden);
@@ -40,11 +40,16 @@ Tape::Tape(const Decoder& decoder, const TrainingKernels& kernels, int max_rows,
 // Layers that are computed again use one piece of memory in turn.
 void Tape::place_parts(const Decoder& decoder) {
   const auto place = [&](int layer, std::byte* memory) {
-    ActivationMemory taken(decoder, max_rows_, true, memory);
+    ActivationMemory taken({.arithmetic = decoder.arithmetic,
+                            .layout = decoder.kernels.weights,
+                            .rows = max_rows_,
+                            .is_kept = true,
+                            .stream = input(layer)},
+                           memory);
     LayerActivations at;
-    for (const LayerPart* part : parts_of(decoder.spec.layer(layer)))
-      part->place(taken, decoder, layer, at);
-    if (memory) layers_.push_back(at);
+    for (const auto& part : decoder.parts[static_cast<size_t>(layer)])
+      at.push_back(part->place(taken));
+    if (memory) layers_.push_back(std::move(at));
     return taken.bytes();
   };
   int64_t most = 0;

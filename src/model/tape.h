@@ -7,7 +7,6 @@
 
 #include "kernels/training.h"
 #include "model/decoder.h"
-#include "model/layer_activations.h"
 
 namespace invar {
 
@@ -23,7 +22,9 @@ class Tape {
   const TrainingKernels& kernels() const { return *kernels_; }
   int max_rows() const { return max_rows_; }
   bool recompute() const { return recompute_; }
-  const LayerActivations& layer(int index) const { return layers_[index]; }
+  const LayerActivations& layer(int index) const { return layers_[static_cast<size_t>(index)]; }
+  // [T][D], the residual stream before the layer; of the module, behind its join.
+  float* input(int layer) const { return inputs_[static_cast<size_t>(layer)]; }
   // Of the model, or (1) of its module that predicts one token further: [T][D], the residual stream
   // after the layers; what enters the head.
   float* output(int module = 0) const { return outputs_[module]; }
@@ -42,6 +43,7 @@ class Tape {
   size_t bytes_ = 0;
   std::vector<DeviceArray<std::byte>> memory_;
   std::vector<LayerActivations> layers_;
+  std::vector<float*> inputs_;
   std::array<float*, 2> outputs_{};
   std::array<Activation, 2> final_normed_;
 };

@@ -2,111 +2,109 @@
 
 #include <algorithm>
 
+#include "model/families/tensor_table.h"
+
 namespace invar {
 
 namespace {
 
-// One after the other, the tensors that stand in one of a layer's matrices: `use` gets the row of
-// each, its columns among the matrix's outputs, and the number of those so far.
-template <typename Use>
-void for_each_part(const DecoderSpec& spec, int layer, Use use) {
-  Matrix LayerMatrices::*target = nullptr;
-  int64_t outputs = 0;
-  int parts = 0;
-  for (const TensorRow* row : layer_tensors(spec, layer)) {
-    if (!row->matrix || row->matrix == &LayerMatrices::projection || is_of_each(row->cut)) continue;
-    if (row->matrix != target) outputs = parts = 0;
-    target = row->matrix;
-    const int64_t count = extent_of(row->rows, spec, layer);
-    const bool is_alone = target == &LayerMatrices::gate_up && !spec.layer(layer).ffn.is_gated;
-    const bool is_pair = holds_pairs(target) && !is_alone;
-    const Columns columns = is_pair ? Columns{0, count, parts} : Columns{outputs, count};
-    outputs += is_pair ? round_up(count, kPanelWidth) : count;
-    ++parts;
-    use(*row, columns, outputs);
-  }
+// The columns of a row's tensor among the inputs of the transposed matrix.
+Columns columns_of(const TensorRow& row, bool is_pair, int number, int64_t before) {
+  return is_pair ? Columns{0, row.rows.size, number} : Columns{before, row.rows.size};
+}
+
+int64_t inputs_of(const TensorRow& row, bool is_pair) {
+  return is_pair ? round_up(row.rows.size, kPanelWidth) : row.rows.size;
 }
 
 }  // namespace
 
+// The shapes of a layer's matrices, and what goes into them.
+class TransposedWeights::Visitor : public TensorVisitor {
+ public:
+  explicit Visitor(Targets& targets) : targets_(targets) {}
+
+  void vector(const float*&, const std::vector<TensorRow>&, const Each*) override {}
+  void matrix(Matrix& to, const std::vector<TensorRow>& rows, MatrixForm form) override {
+    int64_t inputs = 0;
+    for (const TensorRow& row : rows) inputs += inputs_of(row, form.is_pair);
+    to = {.type = DType::bf16,
+          .n = rows[0].columns.size,
+          .k = inputs,
+          .count = form.each ? form.each->count : 1};
+    targets_.push_back({&to, rows, form.is_pair});
+  }
+
+ private:
+  Targets& targets_;
+};
+
 TransposedWeights::TransposedWeights(const DecoderSpec& spec, Device& device, bool in_turn)
-    : spec_(spec), in_turn_(in_turn), layers_(static_cast<size_t>(spec.all_layers())) {
-  std::vector<Matrices> layers;
-  for (int i = 0; i < spec.all_layers(); ++i) layers.push_back(describe_layer(i));
+    : spec_(spec),
+      in_turn_(in_turn),
+      layers_(static_cast<size_t>(spec.all_layers())),
+      targets_(layers_.size()) {
+  for (int i = 0; i < spec.all_layers(); ++i) describe_layer(i);
   if (in_turn)
-    share(device, layers);
+    share(device);
   else
-    for (const Matrices& layer : layers) allocate(device, layer);
+    for (const Targets& layer : targets_) allocate(device, layer);
   head_ = {.type = DType::bf16, .n = spec.hidden, .k = spec.vocab};
-  allocate(device, {&head_});
+  allocate(device, {{&head_, {}, false}});
 }
 
-// The shapes of a layer's matrices.
-TransposedWeights::Matrices TransposedWeights::describe_layer(int number) {
-  LayerMatrices& layer = layers_[static_cast<size_t>(number)];
-  for_each_part(spec_, number, [&](const TensorRow& row, const Columns&, int64_t outputs) {
-    (layer.*row.matrix).n = extent_of(row.columns, spec_, number);
-    (layer.*row.matrix).k = outputs;
-  });
-  Matrices all{&layer.qkv, &layer.o, &layer.gate_up, &layer.down, &layer.router};
-  const int64_t d = spec_.hidden;
-  if (const auto experts = spec_.layer(number).experts) {
-    const int64_t count = experts->routing.experts, f = experts->width;
-    layer.expert_gate_up = {.n = d, .k = 2 * round_up(f, kPanelWidth), .count = count};
-    layer.expert_down = {.n = f, .k = d, .count = count};
-    all.insert(all.end(), {&layer.expert_gate_up, &layer.expert_down});
+void TransposedWeights::describe_layer(int layer) {
+  const Shard whole_model{};
+  Visitor visitor(targets_[static_cast<size_t>(layer)]);
+  for (const auto& part : parts_of({spec_, layer, whole_model})) {
+    LayerWeights& weights = layers_[static_cast<size_t>(layer)];
+    weights.push_back(part->make_weights());
+    part->visit_tensors(*weights.back(), visitor);
   }
-  if (number == spec_.layers) {
-    mtp_embedding_ = mtp_hidden_ = {.n = d, .k = d};
-    all.insert(all.end(), {&mtp_embedding_, &mtp_hidden_});
-  }
-  std::erase_if(all, [](const Matrix* w) { return w->n == 0; });
-  for (Matrix* w : all) w->type = DType::bf16;
-  return all;
 }
 
-void TransposedWeights::allocate(Device& device, const Matrices& matrices) {
-  for (Matrix* w : matrices) {
-    memory_.emplace_back(device, static_cast<size_t>(w->elements()), "the transposed weights");
-    w->data = memory_.back().data();
+void TransposedWeights::allocate(Device& device, const Targets& targets) {
+  for (const Target& to : targets) {
+    memory_.emplace_back(device, static_cast<size_t>(to.matrix->elements()),
+                         "the transposed weights");
+    to.matrix->data = memory_.back().data();
   }
 }
 
 // One after the other.
-void TransposedWeights::place(bf16_t* memory, const Matrices& matrices) {
-  for (Matrix* w : matrices) {
-    w->data = memory;
-    memory += round_up(w->elements(), kPanelWidth);
+void TransposedWeights::place(bf16_t* memory, const Targets& targets) {
+  for (const Target& to : targets) {
+    to.matrix->data = memory;
+    memory += round_up(to.matrix->elements(), kPanelWidth);
   }
 }
 
-void TransposedWeights::share(Device& device, const std::vector<Matrices>& layers) {
+void TransposedWeights::share(Device& device) {
   int64_t most = 0;
-  for (const Matrices& layer : layers) {
+  for (const Targets& layer : targets_) {
     int64_t size = 0;
-    for (const Matrix* w : layer) size += round_up(w->elements(), kPanelWidth);
+    for (const Target& to : layer) size += round_up(to.matrix->elements(), kPanelWidth);
     most = std::max(most, size);
   }
   memory_.emplace_back(device, static_cast<size_t>(most), "the transposed weights");
-  for (const Matrices& layer : layers) place(memory_.back().data(), layer);
+  for (const Targets& layer : targets_) place(memory_.back().data(), layer);
 }
 
 namespace {
 
-// Columns [first, first + to.n) of a matrix of `width` columns, its rows as elements `inner`.
+// Puts rows of a tensor as elements `inner` into a transposed matrix.
 class Packing {
  public:
   Packing(const TransposedWeights::Source& from, const TrainingKernels& kernels,
           const Execution& on)
       : from_(from), kernels_(kernels), on_(on) {}
 
-  void pack(TensorRole role, int layer, int64_t width, int64_t first, Columns inner,
-            const Matrix& to, int expert = 0) const {
-    const int64_t of_expert = expert * round_up(inner.count * width, kPanelWidth);
-    const int64_t at = from_.layout.offset(role, layer) + of_expert + first - from_.begin;
+  void pack(TensorRole role, int layer, Columns inner, const Matrix& to, int64_t expert = 0) const {
+    const int64_t of_expert = expert * round_up(inner.count * to.n, kPanelWidth);
+    const int64_t at = from_.layout.offset(role, layer) + of_expert - from_.begin;
     on_.run(kernels_.pack_columns,
             PackColumnsParams{.x = from_.weights + at,
-                              .x_stride = width,
+                              .x_stride = to.n,
                               .rows = inner.count,
                               .width = to.n,
                               .inner = inner,
@@ -126,23 +124,16 @@ void TransposedWeights::update_layer(int layer, const Source& from, const Traini
                                      const Execution& on) {
   if (in_turn_) clear_for(layer);
   const Packing packing(from, kernels, on);
-  const LayerMatrices& own = layers_[static_cast<size_t>(layer)];
-  for_each_part(spec_, layer, [&](const TensorRow& row, const Columns& inner, int64_t) {
-    const Matrix& to = own.*row.matrix;
-    packing.pack(row.role, layer, to.n, 0, inner, to);
-  });
-  const int64_t d = spec_.hidden;
-  if (const auto experts = spec_.layer(layer).experts)
-    for (int e = 0; e < experts->routing.experts; ++e) {
-      const int64_t f = experts->width;
-      const Matrix both = own.expert_gate_up.part(e, 1);
-      packing.pack(TensorRole::expert_gate, layer, d, 0, {0, f, 0}, both, e);
-      packing.pack(TensorRole::expert_up, layer, d, 0, {0, f, 1}, both, e);
-      packing.pack(TensorRole::expert_down, layer, f, 0, {0, d}, own.expert_down.part(e, 1), e);
+  for (const Target& to : targets_[static_cast<size_t>(layer)])
+    for (int64_t expert = 0; expert < to.matrix->count; ++expert) {
+      int64_t before = 0;
+      int number = 0;
+      for (const TensorRow& row : to.rows) {
+        packing.pack(row.role, layer, columns_of(row, to.is_pair, number++, before),
+                     to.matrix->part(expert, 1), expert);
+        before += inputs_of(row, to.is_pair);
+      }
     }
-  if (layer != spec_.layers) return;
-  packing.pack(TensorRole::projection, layer, 2 * d, 0, {0, d}, mtp_embedding_);
-  packing.pack(TensorRole::projection, layer, 2 * d, d, {0, d}, mtp_hidden_);
 }
 
 // Padding is zero where a layer of another shape was there before.
@@ -155,8 +146,8 @@ void TransposedWeights::clear_for(int layer) {
 void TransposedWeights::update_head(const Source& from, const TrainingKernels& kernels,
                                     const Execution& on) {
   Packing(from, kernels, on)
-      .pack(spec_.tied_head ? TensorRole::embedding : TensorRole::head, -1, spec_.hidden, 0,
-            {0, spec_.vocab}, head_);
+      .pack(spec_.tied_head ? TensorRole::embedding : TensorRole::head, -1, {0, spec_.vocab},
+            head_);
 }
 
 void TransposedWeights::update(const bf16_t* weights, const ParameterLayout& layout,

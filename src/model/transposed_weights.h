@@ -7,6 +7,7 @@
 
 #include "device/device.h"
 #include "kernels/training.h"
+#include "model/decoder_weights.h"
 #include "model/parameters.h"
 
 namespace invar {
@@ -30,29 +31,34 @@ class TransposedWeights {
                     const Execution& on);
   void update_head(const Source& from, const TrainingKernels& kernels, const Execution& on);
 
-  // Inputs as outputs: qkv is [D][(H + 2G) * E], o [H * E][D], gate_up [D][2 * round_up(F, 16)],
-  // down [F][D].
-  const std::vector<LayerMatrices>& layers() const { return layers_; }
+  // Of the parts of a layer, the matrices alone. Inputs as outputs: that of q, k and v is
+  // [D][(H + 2G) * E], of gate and up [D][2 * round_up(F, 16)].
+  const LayerWeights& layer(int index) const { return layers_[static_cast<size_t>(index)]; }
   const Matrix& head() const { return head_; }  // [D][V]
-  // Of the module that predicts one token further: [D][D], to the embedding and to the hidden
-  // state.
-  const Matrix& mtp_embedding() const { return mtp_embedding_; }
-  const Matrix& mtp_hidden() const { return mtp_hidden_; }
 
  private:
-  using Matrices = std::vector<Matrix*>;
-  Matrices describe_layer(int layer);
-  void allocate(Device& device, const Matrices& matrices);
-  static void place(bf16_t* memory, const Matrices& matrices);
-  void share(Device& device, const std::vector<Matrices>& layers);
+  // A matrix, and the tensors that stand in it: of each expert, if it is a stack.
+  struct Target {
+    Matrix* matrix;
+    std::vector<TensorRow> rows;
+    bool is_pair;
+  };
+  using Targets = std::vector<Target>;
+  class Visitor;
+
+  void describe_layer(int layer);
+  void allocate(Device& device, const Targets& targets);
+  static void place(bf16_t* memory, const Targets& targets);
+  void share(Device& device);
   void clear_for(int layer);
 
   DecoderSpec spec_;
   bool in_turn_;
   int last_layer_ = -1;  // in turn: the one that is there
   std::vector<DeviceArray<bf16_t>> memory_;
-  std::vector<LayerMatrices> layers_;
-  Matrix head_, mtp_embedding_, mtp_hidden_;
+  std::vector<LayerWeights> layers_;
+  std::vector<Targets> targets_;  // of each layer
+  Matrix head_;
 };
 
 }  // namespace invar

@@ -3,7 +3,6 @@
 #include <algorithm>
 
 #include "model/activation_memory.h"
-#include "model/parts/layer_part.h"
 
 namespace invar {
 
@@ -56,27 +55,28 @@ Workspace::Workspace(const Decoder& decoder, int max_rows, int max_logit_rows, i
   host_aux_hidden = {device, rows * spec.hidden * max_aux_layers, what};
   host_experts = {device, rows * static_cast<size_t>(routed_columns(spec)), what};
   if (device.is_host()) return;
-  table_builder.find_shared(int64_t{shard.kv_heads} * spec.head_dim);
+  table_builder.find_shared(int64_t{heads_of(spec, shard).kv_heads} * spec.head_dim);
   host_hidden = {device, rows * spec.hidden, what};
   host_features = {device, feature_values, what};
   host_logits = {device, size_t(max_logit_rows) * spec.vocab, what};
 }
 
 // A part's activations are done with when it is, so that the parts use one piece of memory in turn;
-// but what a join leaves, the other parts may read.
+// but what parts behind it read is there at the same time.
 void Workspace::place_parts(const Decoder& decoder) {
   const auto place = [&](std::byte* memory) {
     int64_t most = 0;
-    layers.assign(static_cast<size_t>(decoder.spec.all_layers()), {});
-    for (size_t layer = 0; layer < layers.size(); ++layer) {
-      int64_t kept = 0;  // what parts beside each other read is there at the same time
-      const bool is_parallel = decoder.spec.layer(static_cast<int>(layer)).ffn.is_parallel;
-      for (const LayerPart* part : decoder.parts[layer]) {
-        ActivationMemory taken(decoder, max_rows, false, memory ? memory + kept : nullptr);
-        part->place(taken, decoder, static_cast<int>(layer), layers[layer]);
-        most = std::max(most, kept + taken.bytes());
-        if (part == &kJoin || is_parallel) kept += taken.bytes();
+    layers.clear();
+    for (const LayerParts& parts : decoder.parts) {
+      ActivationMemory taken({decoder.arithmetic, decoder.kernels.weights, max_rows}, memory);
+      LayerActivations& layer = layers.emplace_back();
+      int64_t kept = 0;
+      for (const auto& part : parts) {
+        taken.begin_part(kept);
+        layer.push_back(part->place(taken));
+        if (part->is_read_later()) kept = taken.bytes();
       }
+      most = std::max(most, taken.most_bytes());
     }
     return static_cast<size_t>(most);
   };
@@ -87,9 +87,10 @@ void Workspace::place_parts(const Decoder& decoder) {
 // The widest of all inputs: rows of integers or e4m3 numbers, then their scales.
 void Workspace::place_quantised(const Decoder& decoder) {
   const Shard& shard = decoder.weights->shard();
-  int64_t width = std::max<int64_t>(decoder.spec.hidden, shard.heads * decoder.spec.head_dim);
+  const int64_t heads = heads_of(decoder.spec, shard).heads;
+  int64_t width = std::max<int64_t>(decoder.spec.hidden, heads * decoder.spec.head_dim);
   for (const LayerSpec& layer : decoder.spec.layer_specs)
-    width = std::max<int64_t>(width, shard.ffn(layer));
+    width = std::max<int64_t>(width, layer.ffn.width / shard.size);
   const int64_t stride = int8_stride(width, decoder.kernels.weights);
   const int64_t row_scales = std::max<int64_t>(
       kMostSplitK, scales_of_row(decoder.arithmetic.quantised, width, kMostSplitK));

@@ -8,7 +8,6 @@
 #include "model/baseline.h"
 #include "model/batch.h"
 #include "model/decoder.h"
-#include "model/layer_activations.h"
 #include "model/step_tables.h"
 
 namespace invar {
@@ -35,7 +34,7 @@ struct Workspace {
   DeviceArray<std::byte> attention_scratch;  // Kernels::attention_scratch bytes
   DeviceArray<std::byte> blocks_scratch;     // Kernels::blocks_scratch bytes, for such weights
   // Views of the above.
-  std::vector<LayerActivations> layers;
+  std::vector<LayerActivations> layers;  // they use the same memory in turn
   Activation final_normed;
   Activation quantised;  // of the widest row; none where no matrix is i8 or e4m3
 

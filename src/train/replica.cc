@@ -279,7 +279,7 @@ ExitGradient Trainer::Replica::run_exit(size_t index, double total, float* gradi
   if (gathered_) gathered_->need_head();
   const Activation normed{exit.normed.data(), DType::bf16, activation_stride(spec.hidden)};
   run("exits", decoder_.kernels.rms_norm,
-      RmsNormParams{.x = tape_.layer(loss.layers).input,
+      RmsNormParams{.x = tape_.input(loss.layers),
                     .x_stride = spec.hidden,
                     .rows_of = nullptr,
                     .weight = decoder_weights_.final_norm(),

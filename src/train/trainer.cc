@@ -6,7 +6,6 @@
 #include "base/error.h"
 #include "base/timer.h"
 #include "model/families/family_source.h"
-#include "model/parts/layer_part.h"
 #include "train/replica.h"
 
 namespace invar {

@@ -9,7 +9,6 @@
 #include "model/families/preset_configs.h"
 #include "model/families/presets.h"
 #include "model/families/tensors.h"
-#include "model/parts/layer_part.h"
 #include "weights/dummy_source.h"
 
 namespace invar {

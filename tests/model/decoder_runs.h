@@ -42,7 +42,8 @@ inline Logits run_rank(const DecoderSpec& spec, const Run& how, int rank, Group&
   const auto source = dummy_weights(spec, 3);
   const DecoderWeights weights(spec, arithmetic, shard, *source, *device, pool);
   Decoder decoder(spec, arithmetic, kernels, weights, *device, &pool);
-  KvStorage kv(*device, spec.layers, 8, 32, weights.shard().kv_heads, spec.head_dim);
+  KvStorage kv(*device, spec.layers, 8, 32, heads_of(spec, weights.shard()).kv_heads,
+               spec.head_dim);
   Workspace workspace(decoder, how.chunk, how.chunk);
   const std::vector<int32_t> tokens = some_tokens(spec);
   Logits logits;

@@ -11,6 +11,7 @@
 #include "base/json.h"
 #include "model/families/experts.h"
 #include "model/families/gguf_places.h"
+#include "model/parts/part.h"
 
 namespace invar {
 
@@ -318,6 +319,15 @@ std::vector<StoredTensor> stored_tensors(const DecoderSpec& spec) {
 std::vector<StoredTensor> gguf_tensors(const DecoderSpec& spec) {
   return grouped_tensors(
       spec, [](const DecoderSpec& of, const TensorSpec& tensor) { return gguf_place(of, tensor); });
+}
+
+void expect_trainable(const DecoderSpec& spec) {
+  if (stores_otherwise(spec) && !stores_offsets(spec))
+    fail(
+        "a {} model cannot be trained: its checkpoints hold other tensors than the decoder's, and "
+        "writing them is not implemented",
+        spec.family);
+  expect_backward(spec);
 }
 
 }  // namespace invar

@@ -34,4 +34,8 @@ std::vector<StoredTensor> stored_tensors(const DecoderSpec& spec);
 // The same of a GGUF file.
 std::vector<StoredTensor> gguf_tensors(const DecoderSpec& spec);
 
+// Throws Error where a layer has no backward, or where weights could not be written as the family
+// stores them.
+void expect_trainable(const DecoderSpec& spec);
+
 }  // namespace invar

@@ -159,7 +159,7 @@ void write_quantised(const std::string& from, const std::string& to, const ByteF
   check_tensors(config.spec, *decoder_tensors(config.spec, *stored));
   std::vector<std::string> quantised;
   for (const StoredTensor& tensor : stored_tensors(config.spec)) {
-    if (!takes_quantised(tensor.parts[0].of.role) || tensor.shape.size() != 2) continue;
+    if (!tensor.parts[0].of.takes_quantised || tensor.shape.size() != 2) continue;
     if (stored->info(tensor.name).dtype != DType::bf16)
       fail("{}: expected BF16, of which numbers of 8 bits are made, found {}",
            stored->where(tensor.name), name_of(stored->info(tensor.name).dtype));

@@ -118,7 +118,7 @@ DType product_type(const DecoderSpec& spec, const TensorSource& source) {
 DType quantised_type(const DecoderSpec& spec, const TensorSource& source) {
   for (const TensorSpec& tensor : tensors_of(spec))
     if (const DType type = source.info(tensor.name).dtype;
-        takes_quantised(tensor.role) && is_quantised(type))
+        tensor.takes_quantised && is_quantised(type))
       return type;
   return DType::bf16;
 }

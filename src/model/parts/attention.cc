@@ -1,160 +1,278 @@
 // Attention to the keys and values of a sequence.
-#include "model/activation_memory.h"
-#include "model/backward_pass.h"
-#include "model/parts/layer_part.h"
-#include "model/parts/layer_pass.h"
+#include <algorithm>
+
+#include "kernels/row_parts.h"
+#include "model/parts/attend.h"
+#include "model/parts/makers.h"
 
 namespace invar {
 
 namespace {
 
 using enum TensorRole;
-using E = Extent;
-using M = LayerMatrices;
-using W = LayerWeights;
 
-constexpr TensorPlace kLayer = TensorPlace::layer;
-constexpr Axis kWhole = Axis::none, kRows = Axis::rows, kColumns = Axis::columns;
+struct AttentionWeights : PartWeights {
+  Matrix qkv;                        // [(H + 2G) * E][D]: q, then k, then v
+  Matrix o;                          // [D][H * E]
+  const float* norm = nullptr;       // [D] or null
+  const float* norm_bias = nullptr;  // [D] or null: of LayerNorm
+  const float* q_norm = nullptr;     // [E] or null; [H * E] of a joint norm, k's [G * E]
+  const float* k_norm = nullptr;
+  const float* out_norm = nullptr;  // [D] or null
+  const float* qkv_bias = nullptr;  // [(H + 2G) * E] or null
+  const float* o_bias = nullptr;    // [D] or null
+  const float* sinks = nullptr;     // [H] or null
+};
 
-constexpr auto with_norm = [](const DecoderSpec&, const LayerSpec& layer) {
-  return is_before(layer.attention.norms);
+struct AttentionActivations : PartActivations {
+  float* stream = nullptr;    // [T][D] the residual stream before it, or null
+  Activation normed;          // [T][D]
+  float* qkv = nullptr;       // [T][(H + 2G) * E] the product where it is kept, or null
+  float* products = nullptr;  // the same where it is not
+  bf16_t* q = nullptr;        // [T][H][round_up(E, 32)]; f32 where the cache is
+  float* max = nullptr;       // [T][H] or null; see PartialAttentionParams
+  float* sum = nullptr;
+  Activation attended;     // [T][H * E]
+  float* added = nullptr;  // [T][D] what it adds, before the norm behind it, or null
 };
-constexpr auto with_out_norm = [](const DecoderSpec&, const LayerSpec& layer) {
-  return is_after(layer.attention.norms);
-};
-constexpr auto with_bias = [](const DecoderSpec& spec, const LayerSpec&) { return spec.qkv_bias; };
-constexpr auto with_o_bias = [](const DecoderSpec& spec, const LayerSpec&) { return spec.o_bias; };
-constexpr auto with_qk_norm = [](const DecoderSpec& spec, const LayerSpec&) {
-  return spec.qk_norm && !spec.joint_qk_norm;
-};
-constexpr auto with_joint_norm = [](const DecoderSpec& spec, const LayerSpec&) {
-  return spec.qk_norm && spec.joint_qk_norm;
-};
-constexpr auto with_sinks = [](const DecoderSpec&, const LayerSpec& layer) {
-  return layer.attention.has_sinks;
-};
-constexpr auto with_norm_bias = [](const DecoderSpec& spec, const LayerSpec& layer) {
-  return spec.norm == NormKind::layer && is_before(layer.attention.norms);
+
+class Attention final : public PartOf<AttentionWeights, AttentionActivations> {
+ public:
+  explicit Attention(const PartPlace& place)
+      : PartOf(place), spec_(layer_spec_.attention), share_(heads_of(model_, shard_)) {}
+
+  bool is_read_later() const override { return layer_spec_.ffn.is_parallel; }
+  const char* refusal() const override;
+
+ private:
+  void visit(Weights& w, TensorVisitor& tensors) const override;
+  const Matrix* first(const Weights& w) const override { return &w.qkv; }
+  void place(ActivationMemory& memory, Activations& at) const override;
+  void forward(const PartPass& p, const Weights& w, const Activations& at) const override;
+  void backward(BackwardPass& b, const Kept& kept) const override;
+
+  float* products_of(const PartPass& p, const Activations& at) const;
+  bool goes_by_heads(const PartPass& p, const Activations& at) const;
+  QkvParams make_qkv(const PartPass& p, const Weights& w, const Activations& at,
+                     const Attend& attend) const;
+  void norm_joint_heads(const PartPass& p, const Weights& w, const Activations& at) const;
+  void rotate_heads(const PartPass& p, const Activations& at) const;
+
+  int64_t qkv_width() const {
+    return int64_t{share_.heads + 2 * share_.kv_heads} * model_.head_dim;
+  }
+  void attention_backward(BackwardPass& b, const Kept& kept, const Activation& d_attended) const;
+  void head_norm_gradient(BackwardPass& b, const Kept& kept, TensorRole role, int64_t first,
+                          int64_t heads) const;
+  Activation qkv_backward(BackwardPass& b, const Kept& kept) const;
+
+  const AttentionSpec spec_;
+  const HeadShare share_;
 };
 
 // Ranks share out heads; the attention output is cut along them.
-// clang-format off
-constexpr TensorRow kTensors[] = {
-    {input_norm, "input_layernorm.weight", kLayer, E::hidden, E::none, kWhole, with_norm, nullptr, &W::attention_norm},
-    {input_norm_bias, "input_layernorm.bias", kLayer, E::hidden, E::none, kWhole, with_norm_bias, nullptr, &W::attention_norm_bias},
-    {q, "self_attn.q_proj.weight", kLayer, E::query, E::attention_input, kRows, nullptr, &M::qkv},
-    {k, "self_attn.k_proj.weight", kLayer, E::kv, E::attention_input, kRows, nullptr, &M::qkv},
-    {v, "self_attn.v_proj.weight", kLayer, E::kv, E::attention_input, kRows, nullptr, &M::qkv},
-    {q_bias, "self_attn.q_proj.bias", kLayer, E::query, E::none, kRows, with_bias, nullptr, &W::qkv_bias},
-    {k_bias, "self_attn.k_proj.bias", kLayer, E::kv, E::none, kRows, with_bias, nullptr, &W::qkv_bias},
-    {v_bias, "self_attn.v_proj.bias", kLayer, E::kv, E::none, kRows, with_bias, nullptr, &W::qkv_bias},
-    {q_norm, "self_attn.q_norm.weight", kLayer, E::head, E::none, kWhole, with_qk_norm, nullptr, &W::q_norm},
-    {k_norm, "self_attn.k_norm.weight", kLayer, E::head, E::none, kWhole, with_qk_norm, nullptr, &W::k_norm},
-    {q_norm, "self_attn.q_norm.weight", kLayer, E::query, E::none, kWhole, with_joint_norm, nullptr, &W::q_norm},
-    {k_norm, "self_attn.k_norm.weight", kLayer, E::kv, E::none, kWhole, with_joint_norm, nullptr, &W::k_norm},
-    {sinks, "self_attn.sinks", kLayer, E::heads, E::none, kRows, with_sinks, nullptr, &W::sinks},
-    {o, "self_attn.o_proj.weight", kLayer, E::hidden, E::query, kColumns, nullptr, &M::o},
-    {o_bias, "self_attn.o_proj.bias", kLayer, E::hidden, E::none, kWhole, with_o_bias, nullptr, &W::o_bias},
-    {attention_out_norm, "post_attention_layernorm.weight", kLayer, E::hidden, E::none, kWhole, with_out_norm, nullptr, &W::attention_out_norm},
-};
-// clang-format on
-
-bool is_in(const LayerSpec& layer) {
-  return !layer.block && !layer.attention.latent;
+void Attention::visit(Weights& w, TensorVisitor& tensors) const {
+  const int64_t d = model_.hidden, e = model_.head_dim;
+  const bool is_layer_norm = model_.norm == NormKind::layer;
+  const TensorAxis queries{model_.query_width(), share_.first_head * e, share_.heads * e};
+  const TensorAxis keys{model_.kv_width(), share_.first_kv_head * e, share_.kv_heads * e};
+  const TensorAxis inputs = whole(reads_joined(layer_spec_) ? 2 * d : d);
+  if (is_before(spec_.norms))
+    tensors.vector(w.norm, {{input_norm, "input_layernorm.weight", whole(d)}});
+  if (is_before(spec_.norms) && is_layer_norm)
+    tensors.vector(w.norm_bias, {{input_norm_bias, "input_layernorm.bias", whole(d)}});
+  tensors.matrix(w.qkv,
+                 {{q, "self_attn.q_proj.weight", queries, inputs},
+                  {k, "self_attn.k_proj.weight", keys, inputs},
+                  {v, "self_attn.v_proj.weight", keys, inputs}},
+                 {.takes_quantised = true});
+  if (model_.qkv_bias)
+    tensors.vector(w.qkv_bias, {{q_bias, "self_attn.q_proj.bias", queries},
+                                {k_bias, "self_attn.k_proj.bias", keys},
+                                {v_bias, "self_attn.v_proj.bias", keys}});
+  if (model_.qk_norm) {
+    const bool is_joint = model_.joint_qk_norm;
+    tensors.vector(w.q_norm, {{q_norm, "self_attn.q_norm.weight",
+                               whole(is_joint ? model_.query_width() : e)}});
+    tensors.vector(w.k_norm,
+                   {{k_norm, "self_attn.k_norm.weight", whole(is_joint ? model_.kv_width() : e)}});
+  }
+  if (spec_.has_sinks)
+    tensors.vector(w.sinks,
+                   {{sinks, "self_attn.sinks", {model_.heads, share_.first_head, share_.heads}}});
+  tensors.matrix(w.o, {{o, "self_attn.o_proj.weight", whole(d), queries}},
+                 {.takes_quantised = true});
+  if (model_.o_bias) tensors.vector(w.o_bias, {{o_bias, "self_attn.o_proj.bias", whole(d)}});
+  if (is_after(spec_.norms))
+    tensors.vector(w.out_norm, {{attention_out_norm, "post_attention_layernorm.weight", whole(d)}});
 }
 
-void place(ActivationMemory& memory, const Decoder& decoder, int layer, LayerActivations& at) {
-  const DecoderSpec& spec = decoder.spec;
-  const Shard& shard = decoder.weights->shard();
-  const int64_t products = int64_t{shard.heads + 2 * shard.kv_heads} * spec.head_dim;
-  at.normed = reads_joined(spec.layer(layer)) ? at.joined : memory.activation(spec.hidden);
-  if (!memory.is_kept()) at.products = memory.array<float>(products);
-  if (memory.is_kept() && spec.qk_norm) at.qkv = memory.array<float>(products);
-  if (memory.is_kept() && is_after(spec.layer(layer).attention.norms))
-    at.attention_out = memory.array<float>(spec.hidden);
-  const int64_t words = size_of(decoder.arithmetic.heads()) / size_of(DType::bf16);
-  at.q = memory.array<bf16_t>(shard.heads * round_up(spec.head_dim, 32) * words);
-  if (memory.is_kept()) at.max = memory.array<float>(shard.heads);
-  if (memory.is_kept()) at.sum = memory.array<float>(shard.heads);
-  at.attended = memory.activation(int64_t{shard.heads} * spec.head_dim);
+void Attention::place(ActivationMemory& memory, Activations& at) const {
+  const bool is_kept = memory.is_kept();
+  at.stream = memory.stream(model_.hidden);
+  at.normed = memory.handed_on() ? *memory.handed_on() : memory.activation(model_.hidden);
+  if (!is_kept) at.products = memory.array<float>(qkv_width());
+  if (is_kept && model_.qk_norm) at.qkv = memory.array<float>(qkv_width());
+  if (is_kept && is_after(spec_.norms)) at.added = memory.array<float>(model_.hidden);
+  at.q = memory.heads(share_.heads, model_.head_dim);
+  if (is_kept) at.max = memory.array<float>(share_.heads);
+  if (is_kept) at.sum = memory.array<float>(share_.heads);
+  at.attended = memory.activation(int64_t{share_.heads} * model_.head_dim);
 }
 
 // h = h + o(attention(rope(qkv(norm(h))))), with norms where the layer has them
-void forward(const LayerPass& p) {
-  p.ops.copy_slots(p.kv);
-  p.hooks.keep_hidden(p.at.input);
-  if (p.spec.ffn.is_parallel) {
-    p.ops.norm(p.hidden, p.w.attention_norm, p.at.normed, nullptr, -1, p.w.attention_norm_bias);
-    p.ops.norm(p.hidden, p.w.ffn_norm, p.at.ffn_normed, nullptr, -1, p.w.ffn_norm_bias);
-  } else if (!reads_joined(p.spec)) {
-    p.ops.norm_before(p.w.qkv, p.hidden, p.w.attention_norm, p.at.normed, p.w.attention_norm_bias);
+void Attention::forward(const PartPass& p, const Weights& w, const Activations& at) const {
+  const Attend::Arrays arrays{.products = products_of(p, at),
+                              .q = at.q,
+                              .out = at.attended,
+                              .max = at.max,
+                              .sum = at.sum,
+                              .products_are_wanted = at.qkv != nullptr,
+                              .sinks = w.sinks};
+  const Attend attend(p, model_, spec_, share_, arrays);
+  attend.copy_slots();
+  p.hooks.keep_hidden(at.stream);
+  if (layer_spec_.ffn.is_parallel)
+    p.ops.norm(p.hidden, w.norm, at.normed, nullptr, -1, w.norm_bias);
+  else if (!reads_joined(layer_spec_))
+    p.ops.norm_before(w.qkv, p.hidden, w.norm, at.normed, w.norm_bias);
+  p.trace("attention_norm", at.normed, w.qkv.k);
+
+  const QkvParams rotation = make_qkv(p, w, at, attend);
+  const int64_t q_stride = share_.heads * round_up(model_.head_dim, 32);
+  p.trace("rope", Activation{at.q, p.ops.arithmetic().heads(), q_stride}, q_stride);
+
+  attend.run(rotation);
+  p.trace("attention", at.attended, int64_t{share_.heads} * model_.head_dim);
+
+  p.ops.add_product("o", at.attended, w.o, shard_.runs(attention_output_split_k(model_)), w.o_bias,
+                    w.out_norm, p.next, at.added);
+  p.trace("o", p.hidden, model_.hidden);
+}
+
+// A tape does not keep a product that nothing but the rotation follows; joint norms overwrite it.
+float* Attention::products_of(const PartPass& p, const Activations& at) const {
+  return at.qkv && !model_.joint_qk_norm ? at.qkv : of(p.in_turn).products;
+}
+
+// Whether the product of q, k and v and what follows it go head by head: with many rows, when the
+// heads share out evenly over the team.
+bool Attention::goes_by_heads(const PartPass& p, const Activations& at) const {
+  constexpr int64_t kByHeadRows = 64;  // with fewer, a product's memory is small anyway
+  const Arithmetic& arithmetic = p.ops.arithmetic();
+  const int parts = qkv_shares(p.rows, p.ops.team()).groups;
+  return p.ops.kernels().qkv_product && !model_.joint_qk_norm && !model_.late_qk_norm &&
+         !arithmetic.is_exact && !arithmetic.is_baseline && p.rows >= kByHeadRows &&
+         share_.kv_heads % parts == 0 && model_.head_dim % kPanelWidth == 0 &&
+         parts * qkv_scratch_stride(model_.head_dim) <= qkv_width() && !p.hooks.is_traced() &&
+         !at.qkv;
+}
+
+// Rotated queries of the normed input; keys and values in their slots. Where attention rotates,
+// only the product.
+QkvParams Attention::make_qkv(const PartPass& p, const Weights& w, const Activations& at,
+                              const Attend& attend) const {
+  const bool by_heads = !model_.joint_qk_norm;  // else they are normed before
+  float* products = products_of(p, at);
+  const QkvParams rotation =
+      attend.rotation(model_.late_qk_norm ? p.ops.ropes().still() : p.ops.ropes().of(layer_),
+                      by_heads ? w.q_norm : nullptr, by_heads ? w.k_norm : nullptr);
+  if (goes_by_heads(p, at)) {
+    p.ops.run("qkv", p.ops.kernels().qkv_product,
+              QkvProductParams{.x = p.ops.factor(at.normed, w.qkv, p.rows, 1),
+                               .w = w.qkv,
+                               .bias = w.qkv_bias,
+                               .then = rotation,
+                               .scratch = products});
+  } else {
+    p.ops.product("qkv", at.normed, w.qkv, w.qkv_bias, p.rows, products, qkv_width(), &w.o);
+    p.trace("qkv", products, qkv_width());
+    if (model_.joint_qk_norm) norm_joint_heads(p, w, at);
+    if (model_.late_qk_norm) rotate_heads(p, at);
+    if (!attend.rotates()) p.ops.run("rope", p.ops.kernels().qkv, rotation);
   }
-  p.trace("attention_norm", p.at.normed, p.w.qkv.k);
+  attend.store_slots();
+  return rotation;
+}
 
-  p.ops.qkv(p);
-  p.hooks.trace_queries(p.layer, p.at.q);
+// The queries of a row are one vector of the norm, its keys another one.
+void Attention::norm_joint_heads(const PartPass& p, const Weights& w, const Activations& at) const {
+  const int64_t stride = qkv_width(), queries = model_.query_width();
+  float* products = products_of(p, at);
+  if (at.qkv) std::copy_n(products, p.rows * stride, at.qkv);  // for the backward
+  p.ops.norm_part(products, stride, queries, w.q_norm, {products, DType::f32, stride}, true);
+  float* keys = products + queries;
+  p.ops.norm_part(keys, stride, model_.kv_width(), w.k_norm, {keys, DType::f32, stride}, true);
+}
 
-  p.ops.attention(p);
-  p.trace("attention", p.at.attended, int64_t{p.shard.heads} * p.model.head_dim);
-
-  p.ops.add_product("o", p.at.attended, p.w.o, p.shard.o_split_k, p.w.o_bias,
-                    p.w.attention_out_norm, p.ops.plan().after_o(p.layer), p.at.attention_out);
-  p.trace("o", p.hidden, p.model.hidden);
+// Queries and keys, before their norms.
+void Attention::rotate_heads(const PartPass& p, const Activations& at) const {
+  const RopeTable& rope = p.ops.ropes().of(layer_);
+  p.ops.run("rope", p.ops.kernels().rotate_heads,
+            RotateHeadsParams{.x = products_of(p, at),
+                              .x_stride = qkv_width(),
+                              .rows = p.rows,
+                              .heads = share_.heads + share_.kv_heads,
+                              .head_dim = model_.head_dim,
+                              .positions = p.ops.tables().positions,
+                              .cos = rope.cos(),
+                              .sin = rope.sin()});
 }
 
 // d_qkv of rotated queries and keys, and of values.
-void attention_backward(BackwardPass& b, int layer, const Activation& d_attended) {
-  const LayerActivations& at = b.activations(layer);
+void Attention::attention_backward(BackwardPass& b, const Kept& kept,
+                                   const Activation& d_attended) const {
+  const Activations& at = kept.at;
   const BackwardWorkspace& ws = b.workspace();
-  const AttentionSpec attention = b.spec().layer(layer).attention;
   b.run("attention backward", b.kernels().attention_backward,
         AttentionBackwardParams{.forward = {.q = at.q,
                                             .rows = b.rows(),
-                                            .heads = b.spec().heads,
+                                            .heads = model_.heads,
                                             .positions = b.tables().positions,
                                             .table_of = b.tables().table_of,
                                             .tables = b.tables().tables,
-                                            .window = attention.window,
-                                            .kv = b.kv(layer),
+                                            .window = spec_.window,
+                                            .kv = kept.kv,
                                             .out = at.attended,
-                                            .score_scale = attention.score_scale},
+                                            .score_scale = spec_.score_scale},
                                 .max = at.max,
                                 .sum = at.sum,
                                 .d_out = d_attended,
                                 .max_positions = ws.max_positions,
                                 .d_qkv = ws.qkv.data(),
-                                .d_qkv_stride = b.qkv_width(),
+                                .d_qkv_stride = qkv_width(),
                                 .scratch = ws.scratch.data(),
                                 .scratch_stride = ws.scratch_stride});
 }
 
-void head_norm_gradient(BackwardPass& b, TensorRole role, int layer, int64_t first, int64_t heads) {
-  const DecoderSpec& spec = b.spec();
+void Attention::head_norm_gradient(BackwardPass& b, const Kept& kept, TensorRole role,
+                                   int64_t first, int64_t heads) const {
+  const DecoderSpec& spec = model_;
   const bool is_joint = spec.joint_qk_norm;
   const int64_t column = first * spec.head_dim;
   b.run("norm gradient", b.kernels().norm_gradient,
         NormGradientParams{.dy = b.workspace().qkv.data() + column,
-                           .dy_stride = b.qkv_width(),
-                           .x = b.activations(layer).qkv + column,
-                           .x_stride = b.qkv_width(),
+                           .dy_stride = qkv_width(),
+                           .x = kept.at.qkv + column,
+                           .x_stride = qkv_width(),
                            .rs = b.workspace().rs.data() + (is_joint ? first > 0 : first),
                            .rs_stride = is_joint ? 2 : spec.heads + spec.kv_heads,
                            .rows = b.rows(),
                            .heads = is_joint ? 1 : heads,
                            .width = is_joint ? heads * spec.head_dim : spec.head_dim,
-                           .gradient = b.gradient(role, layer)});
+                           .gradient = b.gradient(role, layer_)});
 }
 
 // The gradient of the q, k, v product; also that of the heads' norms.
-Activation qkv_backward(BackwardPass& b, int layer) {
-  const DecoderSpec& spec = b.spec();
-  const LayerWeights& w = b.weights(layer);
-  const Activation d_qkv = BackwardPass::activation(b.workspace().wide, b.qkv_width());
+Activation Attention::qkv_backward(BackwardPass& b, const Kept& kept) const {
+  const DecoderSpec& spec = model_;
+  const Weights& w = kept.w;
+  const Activation d_qkv = BackwardPass::activation(b.workspace().wide, qkv_width());
   b.run("rotation backward", b.kernels().qkv_backward,
         QkvBackwardParams{.d_qkv = b.workspace().qkv.data(),
-                          .d_qkv_stride = b.qkv_width(),
-                          .qkv = b.activations(layer).qkv,
-                          .qkv_stride = b.qkv_width(),
+                          .d_qkv_stride = qkv_width(),
+                          .qkv = kept.at.qkv,
+                          .qkv_stride = qkv_width(),
                           .rows = b.rows(),
                           .heads = spec.heads,
                           .kv_heads = spec.kv_heads,
@@ -163,62 +281,55 @@ Activation qkv_backward(BackwardPass& b, int layer) {
                           .k_norm = w.k_norm,
                           .norm_eps = spec.norm_eps,
                           .positions = b.tables().positions,
-                          .cos = b.rope(layer).cos(),
-                          .sin = b.rope(layer).sin(),
+                          .cos = b.rope(layer_).cos(),
+                          .sin = b.rope(layer_).sin(),
                           .rs = b.workspace().rs.data(),
                           .is_joint = spec.joint_qk_norm,
                           .out = d_qkv});
   if (spec.qk_norm) {
-    head_norm_gradient(b, q_norm, layer, 0, spec.heads);
-    head_norm_gradient(b, k_norm, layer, spec.heads, spec.kv_heads);
+    head_norm_gradient(b, kept, q_norm, 0, spec.heads);
+    head_norm_gradient(b, kept, k_norm, spec.heads, spec.kv_heads);
   }
   return d_qkv;
 }
 
-void backward(BackwardPass& b, int layer) {
-  const DecoderSpec& spec = b.spec();
-  const LayerActivations& at = b.activations(layer);
+void Attention::backward(BackwardPass& b, const Kept& kept) const {
+  const Activations& at = kept.at;
   const BackwardWorkspace& ws = b.workspace();
-  const int64_t d = spec.hidden, queries = spec.query_width(), keys = spec.kv_width();
-  const Activation d_out =
-      b.added(attention_out_norm, layer, b.weights(layer).attention_out_norm, at.attention_out);
-  b.matmul("o dX", d_out, b.transposed(layer).o, ws.attended.data());
+  const int64_t d = model_.hidden, queries = model_.query_width(), keys = model_.kv_width();
+  const Activation d_out = b.added(attention_out_norm, layer_, kept.w.out_norm, at.added);
+  b.matmul("o dX", d_out, kept.transposed.o, ws.attended.data());
   b.pack_inputs(at.attended, queries);
-  b.weight_gradient("o dW", b.gradient(o, layer), d_out, {0, d}, queries);
-  b.bias_gradient(o_bias, layer, d_out, {0, d});
+  b.weight_gradient("o dW", b.gradient(o, layer_), d_out, {0, d}, queries);
+  b.bias_gradient(o_bias, layer_, d_out, {0, d});
 
-  attention_backward(b, layer, b.round(ws.attended.data(), queries, ws.wide));
-  const Activation d_qkv = qkv_backward(b, layer);
-  b.matmul("qkv dX", d_qkv, b.transposed(layer).qkv, ws.normed.data());
+  attention_backward(b, kept, b.round(ws.attended.data(), queries, ws.wide));
+  const Activation d_qkv = qkv_backward(b, kept);
+  b.matmul("qkv dX", d_qkv, kept.transposed.qkv, ws.normed.data());
   b.pack_inputs(at.normed, d);
   const Columns of_q{0, queries}, of_k{queries, keys}, of_v{queries + keys, keys};
-  b.weight_gradient("qkv dW", b.gradient(q, layer), d_qkv, of_q, d);
-  b.weight_gradient("qkv dW", b.gradient(k, layer), d_qkv, of_k, d);
-  b.weight_gradient("qkv dW", b.gradient(v, layer), d_qkv, of_v, d);
-  b.bias_gradient(q_bias, layer, d_qkv, of_q);
-  b.bias_gradient(k_bias, layer, d_qkv, of_k);
-  b.bias_gradient(v_bias, layer, d_qkv, of_v);
-  b.norm({input_norm, layer, b.weights(layer).attention_norm, input_norm_bias}, at.input);
-  if (spec.layer(layer).ffn.is_parallel) b.add_to_hidden(ws.beside);
+  b.weight_gradient("qkv dW", b.gradient(q, layer_), d_qkv, of_q, d);
+  b.weight_gradient("qkv dW", b.gradient(k, layer_), d_qkv, of_k, d);
+  b.weight_gradient("qkv dW", b.gradient(v, layer_), d_qkv, of_v, d);
+  b.bias_gradient(q_bias, layer_, d_qkv, of_q);
+  b.bias_gradient(k_bias, layer_, d_qkv, of_k);
+  b.bias_gradient(v_bias, layer_, d_qkv, of_v);
+  b.norm({input_norm, layer_, kept.w.norm, input_norm_bias}, at.stream);
+  if (layer_spec_.ffn.is_parallel) b.add_to_hidden(ws.beside);
 }
 
-const char* refusal(const DecoderSpec& spec, const LayerSpec& layer) {
-  if (spec.late_qk_norm)
+const char* Attention::refusal() const {
+  if (model_.late_qk_norm)
     return "its q/k norm stands behind the rotation, and the gradient of that is not implemented";
-  if (layer.attention.score_cap > 0)
-    return "its scores are capped, whose gradient is not implemented";
-  if (layer.attention.has_sinks)
-    return "its attention has sinks, whose gradient is not implemented";
+  if (spec_.score_cap > 0) return "its scores are capped, whose gradient is not implemented";
+  if (spec_.has_sinks) return "its attention has sinks, whose gradient is not implemented";
   return nullptr;
 }
 
 }  // namespace
 
-const LayerPart kAttention{.is_in = is_in,
-                           .tensors = kTensors,
-                           .place = place,
-                           .forward = forward,
-                           .backward = backward,
-                           .refusal = refusal};
+std::unique_ptr<LayerPart> make_attention(const PartPlace& place) {
+  return std::make_unique<Attention>(place);
+}
 
 }  // namespace invar

@@ -1,115 +1,264 @@
 // Many feed-forward networks, of which every row goes through a few that its router chooses, and
-// perhaps one more that all rows go through (numerics 7).
-#include "model/activation_memory.h"
-#include "model/parts/experts_backward.h"
-#include "model/parts/layer_part.h"
-#include "model/parts/layer_pass.h"
+// perhaps one more that all rows go through (numerics 7). Their backward is in experts_backward.cc.
+#include "model/parts/experts.h"
+
+#include <algorithm>
+
+#include "model/parts/makers.h"
 
 namespace invar {
 
-namespace {
-
 using enum TensorRole;
-using E = Extent;
-using M = LayerMatrices;
-using W = LayerWeights;
 
-constexpr TensorPlace kLayer = TensorPlace::layer;
-constexpr Axis kWhole = Axis::none, kRows = Axis::rows, kColumns = Axis::columns;
-constexpr Axis kEach = Axis::experts;
-
-constexpr auto with_choice_bias = [](const DecoderSpec&, const LayerSpec& layer) {
-  return layer.experts->has_choice_bias;
-};
-constexpr auto with_biases = [](const DecoderSpec&, const LayerSpec& layer) {
-  return layer.experts->has_biases;
-};
-constexpr auto with_shared = [](const DecoderSpec&, const LayerSpec& layer) {
-  return layer.experts->shared_width > 0;
-};
-constexpr auto with_shared_gate = [](const DecoderSpec&, const LayerSpec& layer) {
-  return layer.experts->shared_gate;
-};
+Experts::Experts(const PartPlace& place)
+    : PartOf(place),
+      spec_(*layer_spec_.experts),
+      places_(shard_.placement.places(spec_.routing.experts)),
+      shared_width_(spec_.shared_width / shard_.size) {}
 
 // Ranks share out experts, and the width of the shared one. Every rank has the whole router.
-// clang-format off
-constexpr TensorRow kTensors[] = {
-    {post_norm, "post_attention_layernorm.weight", kLayer, E::hidden, E::none, kWhole, nullptr, nullptr, &W::ffn_norm},
-    {router, "mlp.gate.weight", kLayer, E::experts, E::hidden, kWhole, nullptr, &M::router},
-    {shared_expert_gate, "mlp.shared_expert_gate.weight", kLayer, E::one, E::hidden, kWhole, with_shared_gate, &M::router},
-    {router_bias, "mlp.gate.bias", kLayer, E::experts, E::none, kWhole, with_biases, nullptr, &W::router_bias},
-    {choice_bias, "mlp.gate.e_score_correction_bias", kLayer, E::experts, E::none, kWhole, with_choice_bias, nullptr, &W::choice_bias},
-    {expert_gate, "mlp.experts.{}.gate_proj.weight", kLayer, E::expert_ffn, E::hidden, kEach, nullptr, &M::expert_gate_up},
-    {expert_up, "mlp.experts.{}.up_proj.weight", kLayer, E::expert_ffn, E::hidden, kEach, nullptr, &M::expert_gate_up},
-    {expert_down, "mlp.experts.{}.down_proj.weight", kLayer, E::hidden, E::expert_ffn, kEach, nullptr, &M::expert_down},
-    {expert_gate_bias, "mlp.experts.{}.gate_proj.bias", kLayer, E::expert_ffn, E::none, kEach, with_biases, nullptr, &W::expert_gate_bias},
-    {expert_up_bias, "mlp.experts.{}.up_proj.bias", kLayer, E::expert_ffn, E::none, kEach, with_biases, nullptr, &W::expert_up_bias},
-    {expert_down_bias, "mlp.experts.{}.down_proj.bias", kLayer, E::hidden, E::none, kEach, with_biases, nullptr, &W::expert_down_bias},
-    {shared_gate, "mlp.shared_expert.gate_proj.weight", kLayer, E::shared_ffn, E::hidden, kRows, with_shared, &M::shared_gate_up},
-    {shared_up, "mlp.shared_expert.up_proj.weight", kLayer, E::shared_ffn, E::hidden, kRows, with_shared, &M::shared_gate_up},
-    {shared_down, "mlp.shared_expert.down_proj.weight", kLayer, E::hidden, E::shared_ffn, kColumns, with_shared, &M::shared_down},
-};
-// clang-format on
-
-bool is_in(const LayerSpec& layer) {
-  return layer.experts.has_value();
+void Experts::visit(Weights& w, TensorVisitor& tensors) const {
+  const int count = spec_.routing.experts;
+  const TensorAxis d = whole(model_.hidden), f = whole(spec_.width), all = whole(count);
+  const std::vector<int32_t> at = shard_.placement.experts_at(count, shard_.size);
+  const Each each{
+      count, {at.begin() + first_expert(shard_.rank), at.begin() + first_expert(shard_.rank + 1)}};
+  tensors.vector(w.norm, {{post_norm, "post_attention_layernorm.weight", d}});
+  std::vector<TensorRow> routers{{router, "mlp.gate.weight", all, d}};
+  if (spec_.shared_gate)
+    routers.push_back({shared_expert_gate, "mlp.shared_expert_gate.weight", whole(1), d});
+  tensors.matrix(w.router, routers);
+  if (spec_.has_biases) tensors.vector(w.router_bias, {{router_bias, "mlp.gate.bias", all}});
+  if (spec_.has_choice_bias)
+    tensors.vector(w.choice_bias, {{choice_bias, "mlp.gate.e_score_correction_bias", all}});
+  tensors.matrix(w.gate_up,
+                 {{expert_gate, "mlp.experts.{}.gate_proj.weight", f, d},
+                  {expert_up, "mlp.experts.{}.up_proj.weight", f, d}},
+                 {.is_pair = true, .each = &each});
+  tensors.matrix(w.down, {{expert_down, "mlp.experts.{}.down_proj.weight", d, f}}, {.each = &each});
+  if (spec_.has_biases) {
+    tensors.vector(w.gate_bias, {{expert_gate_bias, "mlp.experts.{}.gate_proj.bias", f}}, &each);
+    tensors.vector(w.up_bias, {{expert_up_bias, "mlp.experts.{}.up_proj.bias", f}}, &each);
+    tensors.vector(w.down_bias, {{expert_down_bias, "mlp.experts.{}.down_proj.bias", d}}, &each);
+  }
+  if (spec_.shared_width > 0) visit_shared(w, tensors);
+  if (!shard_.placement.is_linear())
+    tensors.numbers(w.places, shard_.placement.places_of(count, shard_.size));
 }
 
-void place(ActivationMemory& memory, const Decoder& decoder, int layer, LayerActivations& at) {
-  const LayerSpec spec = decoder.spec.layer(layer);
-  const ExpertsSpec& experts = *spec.experts;
-  const Shard& shard = decoder.weights->shard();
-  const int64_t d = decoder.spec.hidden, count = experts.routing.experts;
-  const int64_t chosen = experts.routing.chosen;
-  if (memory.is_kept()) at.middle = memory.array<float>(d);
-  at.ffn_normed = memory.activation(d);
-  at.router = memory.array<float>(count + (experts.shared_gate ? 1 : 0));
+void Experts::visit_shared(Weights& w, TensorVisitor& tensors) const {
+  const TensorAxis d = whole(model_.hidden),
+                   f = shared(spec_.shared_width, shard_.rank, shard_.size);
+  tensors.matrix(w.shared_gate_up,
+                 {{shared_gate, "mlp.shared_expert.gate_proj.weight", f, d},
+                  {shared_up, "mlp.shared_expert.up_proj.weight", f, d}},
+                 {.is_pair = true});
+  tensors.matrix(w.shared_down, {{shared_down, "mlp.shared_expert.down_proj.weight", d, f}});
+}
+
+int64_t Experts::unread_bytes(const PartWeights& weights) const {
+  const Weights& w = of(weights);
+  return (w.gate_up.bytes() + w.down.bytes()) / places_ * (places_ - spec_.routing.chosen);
+}
+
+void Experts::place(ActivationMemory& memory, Activations& at) const {
+  const int64_t d = model_.hidden, chosen = spec_.routing.chosen;
+  at.stream = memory.stream(d);
+  at.normed = memory.activation(d);
+  at.router = memory.array<float>(spec_.routing.experts + (spec_.shared_gate ? 1 : 0));
   at.chosen = memory.array<int32_t>(chosen);
-  at.expert_weights = memory.array<float>(chosen);
-  at.expert_begin = memory.fixed<int32_t>(shard.expert_places(spec) + 1);
-  at.expert_place = memory.array<int32_t>(chosen);
-  at.expert_rows = memory.array<int32_t>(chosen);
-  at.expert_inputs = memory.activation(d, chosen);
-  at.expert_gated = memory.activation(experts.width, chosen);
+  at.weights = memory.array<float>(chosen);
+  at.begin = memory.fixed<int32_t>(places_ + 1);
+  at.place = memory.array<int32_t>(chosen);
+  at.rows = memory.array<int32_t>(chosen);
+  at.inputs = memory.activation(d, chosen);
+  at.gated = memory.activation(spec_.width, chosen);
   const int64_t stride = round_up(d, kLeafPad);
-  at.expert_outputs = {memory.array<float>(chosen * stride), DType::f32, stride};
-  if (shard.size > 1) {  // a rank's piece may reach beyond all outputs
-    at.expert_sent = memory.activation(d, 2 * chosen);
-    at.expert_pieces = memory.activation(d, shard.size * chosen);
+  at.outputs = {memory.array<float>(chosen * stride), DType::f32, stride};
+  if (shard_.size > 1) {  // a rank's piece may reach beyond all outputs
+    at.sent = memory.activation(d, 2 * chosen);
+    at.pieces = memory.activation(d, shard_.size * chosen);
   }
-  if (experts.shared_width == 0) return;
-  at.shared_gated = memory.activation(shard.shared_ffn(spec));
+  if (spec_.shared_width == 0) return;
+  at.shared_gated = memory.activation(shared_width_);
   at.shared = memory.array<float>(stride);
 }
 
 // x = norm(h); h = h + the sum of w_e * down_e(curve(gate_e(x)) * up_e(x)) over the chosen experts,
 // ascending, and of the shared one's
-void forward(const LayerPass& p) {
-  p.hooks.keep_hidden(p.at.middle);
-  p.ops.route(p);
-  p.trace("ffn_norm", p.at.ffn_normed, p.model.hidden);
-  p.trace("router", p.at.router, p.w.router.n);
+void Experts::forward(const PartPass& p, const Weights& w, const Activations& at) const {
+  p.hooks.keep_hidden(at.stream);
+  route(p, w, at);
+  p.hooks.keep_experts(layer_, at.chosen);
+  p.trace("ffn_norm", at.normed, model_.hidden);
+  p.trace("router", at.router, w.router.n);
 
-  const Activation outputs = p.ops.expert_outputs(p);
-  if (p.spec.experts->shared_width > 0) {
-    p.ops.shared_gated_product(p);
-    p.ops.shared_output(p);
+  const Activation outputs = expert_outputs(p, w, at);
+  if (spec_.shared_width > 0) shared_output(p, w, at);
+  combine(p, w, at, outputs);
+  p.trace("experts", p.hidden, model_.hidden);
+}
+
+MatmulParams Experts::router_of(const PartPass& p, const Weights& w, const Activations& at) const {
+  return {.x = at.normed,
+          .w = w.router,
+          .rows = p.rows,
+          .split_k = p.ops.split_k(1, w.router.k),
+          .bias = w.router_bias,
+          .accumulate = false,
+          .y = at.router,
+          .y_stride = w.router.n,
+          .scratch = p.ops.blocks_scratch()};
+}
+
+// The norm, which experts each row goes through, and the rows that those here read, expert by
+// expert: one operation of few rows where there is a kernel for it.
+void Experts::route(const PartPass& p, const Weights& w, const Activations& at) const {
+  const Routing& how = spec_.routing;
+  const Kernels& kernels = p.ops.kernels();
+  const RouteParams route{.how = how,
+                          .logits = at.router,
+                          .stride = w.router.n,
+                          .bias = w.choice_bias,
+                          .rows = p.rows,
+                          .ids = at.chosen,
+                          .weights = at.weights,
+                          .given = p.ops.given_experts(layer_)};
+  const SortRowsParams sort{.ids = at.chosen,
+                            .expert_places = w.places,
+                            .rows = p.rows,
+                            .chosen = how.chosen,
+                            .experts = places_,
+                            .begin = at.begin,
+                            .place = at.place,
+                            .rows_of = at.rows};
+  const int first = first_expert(shard_.rank);
+  const GatherRowsParams gather{.x = at.normed,
+                                .width = model_.hidden,
+                                .rows_of = at.rows,
+                                .begin = at.begin + first,
+                                .experts = first_expert(shard_.rank + 1) - first,
+                                .most_rows = p.rows * how.chosen,
+                                .out = at.inputs};
+  const bool are_few = kernels.choose_experts && gather.most_rows <= kFewPairs;
+  if (are_few && p.ops.at_once().route_experts && p.ops.is_settled() && w.norm &&
+      w.router.type == DType::bf16)
+    return p.ops.run("norm, router, choose", p.ops.at_once().route_experts,
+                     RouteExpertsParams{.norm = p.ops.norm_of(p.hidden, w.norm, at.normed),
+                                        .router = router_of(p, w, at),
+                                        .choose = {route, sort, gather}});
+  p.ops.norm(p.hidden, w.norm, at.normed);
+  p.ops.run_product("router", router_of(p, w, at));
+  if (are_few)
+    return p.ops.run("choose", kernels.choose_experts, ChooseExpertsParams{route, sort, gather});
+  p.ops.run("route", kernels.route, route);
+  p.ops.run("sort rows", kernels.sort_rows, sort);
+  p.ops.run("gather rows", kernels.gather_rows, gather);
+}
+
+// Every expert's outputs where all ranks' are read.
+Activation Experts::expert_outputs(const PartPass& p, const Weights& w,
+                                   const Activations& at) const {
+  const Kernels& kernels = p.ops.kernels();
+  const int32_t* begin = at.begin + first_expert(shard_.rank);
+  const int64_t pairs = p.rows * spec_.routing.chosen;
+  p.ops.run("experts gated", kernels.expert_gated_matmul,
+            ExpertGatedMatmulParams{.each = {.x = at.inputs,
+                                             .gate_up = w.gate_up,
+                                             .rows = pairs,
+                                             .gate_bias = w.gate_bias,
+                                             .up_bias = w.up_bias,
+                                             .out = at.gated,
+                                             .scratch = p.ops.blocks_scratch(),
+                                             .curve = spec_.curve},
+                                    .begin = begin,
+                                    .matmul = kernels.gated_matmul});
+  p.ops.run("experts down", kernels.expert_matmul,
+            ExpertMatmulParams{.each = {.x = at.gated,
+                                        .w = w.down,
+                                        .rows = pairs,
+                                        .split_k = 1,
+                                        .bias = w.down_bias,
+                                        .accumulate = false,
+                                        .y = static_cast<float*>(at.outputs.data),
+                                        .y_stride = at.outputs.stride,
+                                        .scratch = p.ops.blocks_scratch()},
+                               .begin = begin,
+                               .matmul = kernels.matmul});
+  return shard_.size == 1 ? at.outputs : gather_outputs(p, at);
+}
+
+// Every rank brings its experts' outputs, rounded, in a piece as long as the longest: where all
+// ranks route alike they know each other's.
+Activation Experts::gather_outputs(const PartPass& p, const Activations& at) const {
+  Stream& stream = p.ops.stream();
+  std::vector<int32_t> begin(static_cast<size_t>(places_) + 1);
+  stream.download(begin.data(), at.begin, begin.size() * sizeof(int32_t));
+  stream.wait();
+  const auto first_row = [&](int rank) {
+    return int64_t{begin[static_cast<size_t>(first_expert(rank))]};
+  };
+  int64_t most = 0;
+  for (int r = 0; r < shard_.size; ++r) most = std::max(most, first_row(r + 1) - first_row(r));
+  const Activation& sent = at.sent;
+  const int64_t bytes = sent.stride * size_of(sent.type);
+  const auto at_row = [&](const Activation& x, int64_t row) {
+    return static_cast<std::byte*>(x.data) + row * bytes;
+  };
+  const int64_t mine = first_row(shard_.rank), count = first_row(shard_.rank + 1) - mine;
+  const float* outputs = static_cast<const float*>(at.outputs.data);
+  p.ops.run("round", p.ops.kernels().round,
+            RoundParams{.x = outputs + mine * at.outputs.stride,
+                        .x_stride = at.outputs.stride,
+                        .rows_of = nullptr,
+                        .rows = count,
+                        .width = model_.hidden,
+                        .out = {at_row(sent, mine), sent.type, sent.stride}});
+  p.ops.all_gather(at_row(sent, mine), most * bytes, at.pieces.data);
+  for (int r = 0; r < shard_.size; ++r) {
+    const int64_t rows = first_row(r + 1) - first_row(r);
+    if (r == shard_.rank || rows == 0) continue;
+    stream.copy_rows(at_row(sent, first_row(r)), bytes, at_row(at.pieces, r * most), bytes, bytes,
+                     rows);
   }
-  p.ops.combine(p, outputs);
-  p.trace("experts", p.hidden, p.model.hidden);
+  return sent;
 }
 
-const char* refusal(const DecoderSpec&, const LayerSpec& layer) {
-  return experts_refusal(*layer.experts);
+// What the expert that every row goes through adds, of all ranks, before its gate.
+void Experts::shared_output(const PartPass& p, const Weights& w, const Activations& at) const {
+  const int64_t stride = round_up(model_.hidden, kLeafPad);
+  p.ops.gated_product("shared gated", {.x = at.normed,
+                                       .gate_up = w.shared_gate_up,
+                                       .rows = p.rows,
+                                       .gate_bias = nullptr,
+                                       .up_bias = nullptr,
+                                       .out = at.shared_gated,
+                                       .next = &w.shared_down});
+  p.ops.partial_product("shared down", at.shared_gated, w.shared_down,
+                        shard_.runs(down_split_k(spec_.shared_width)), at.shared, stride);
 }
 
-}  // namespace
+// h = h + the sum of its experts' outputs
+void Experts::combine(const PartPass& p, const Weights& w, const Activations& at,
+                      const Activation& outputs) const {
+  p.ops.add_combined({.y = outputs,
+                      .rounds = outputs.type != at.inputs.type,
+                      .place = at.place,
+                      .weights = at.weights,
+                      .chosen = spec_.routing.chosen,
+                      .shared = at.shared,
+                      .shared_stride = round_up(model_.hidden, kLeafPad),
+                      .gate = spec_.shared_gate ? at.router + spec_.routing.experts : nullptr,
+                      .gate_stride = w.router.n,
+                      .rows = p.rows,
+                      .width = model_.hidden,
+                      .hidden = p.hidden,
+                      .scale = model_.residual_scale,
+                      .by_place = p.ops.is_host_baseline()});
+}
 
-const LayerPart kExperts{.is_in = is_in,
-                         .tensors = kTensors,
-                         .place = place,
-                         .forward = forward,
-                         .backward = experts_backward,
-                         .refusal = refusal};
+std::unique_ptr<LayerPart> make_experts(const PartPlace& place) {
+  return std::make_unique<Experts>(place);
+}
 
 }  // namespace invar

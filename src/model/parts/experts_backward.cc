@@ -3,8 +3,7 @@
 #include <algorithm>
 
 #include "base/check.h"
-#include "model/backward_pass.h"
-#include "model/parts/experts_backward.h"
+#include "model/parts/experts.h"
 
 namespace invar {
 
@@ -12,32 +11,12 @@ namespace {
 
 using enum TensorRole;
 
-int64_t pairs_of(const BackwardPass& b, const ExpertsSpec& experts) {
-  return b.rows() * experts.routing.chosen;
-}
-
-// y = x * w for the pairs of every expert, each by its own matrix of a stack.
-void expert_product(BackwardPass& b, const char* name, const ExpertsSpec& experts, int layer,
-                    const Activation& x, const Matrix& w, float* y) {
-  b.run(name, b.forward_kernels().expert_matmul,
-        ExpertMatmulParams{.each = {.x = x,
-                                    .w = w,
-                                    .rows = pairs_of(b, experts),
-                                    .split_k = 1,
-                                    .bias = nullptr,
-                                    .accumulate = false,
-                                    .y = y,
-                                    .y_stride = w.n},
-                           .begin = b.activations(layer).expert_begin,
-                           .matmul = b.forward_kernels().matmul});
-}
-
 // What each row of the leaves that an expert has rows in comes from: a pair's place, or -1.
-std::vector<int32_t> leaf_places(const LayerActivations& at, int expert) {
+std::vector<int32_t> leaf_places(const ExpertsActivations& at, int expert) {
   std::vector<int32_t> places;
   int32_t leaf = -1;
-  for (int32_t j = at.expert_begin[expert]; j < at.expert_begin[expert + 1]; ++j) {
-    const int32_t row = at.expert_rows[j], of_row = row / static_cast<int32_t>(kLeafPad);
+  for (int32_t j = at.begin[expert]; j < at.begin[expert + 1]; ++j) {
+    const int32_t row = at.rows[j], of_row = row / static_cast<int32_t>(kLeafPad);
     if (of_row != leaf) places.resize(places.size() + kLeafPad, -1);
     leaf = of_row;
     places[places.size() - kLeafPad + static_cast<size_t>(row % kLeafPad)] = j;
@@ -45,18 +24,35 @@ std::vector<int32_t> leaf_places(const LayerActivations& at, int expert) {
   return places;
 }
 
+}  // namespace
+
+// y = x * w for the pairs of every expert, each by its own matrix of a stack.
+void Experts::pair_product(BackwardPass& b, const char* name, const Activations& at,
+                           const Activation& x, const Matrix& w, float* y) const {
+  b.run(name, b.forward_kernels().expert_matmul,
+        ExpertMatmulParams{.each = {.x = x,
+                                    .w = w,
+                                    .rows = pairs_of(b),
+                                    .split_k = 1,
+                                    .bias = nullptr,
+                                    .accumulate = false,
+                                    .y = y,
+                                    .y_stride = w.n},
+                           .begin = at.begin,
+                           .matmul = b.forward_kernels().matmul});
+}
+
 // Those of one expert's matrices that meet the same gradient and the same inputs.
-struct OfExpert {
+struct Experts::OfExpert {
   TensorRole role;
   Columns columns;
 };
 
-void weight_gradients(BackwardPass& b, int layer, const Activation& dy, int64_t outputs,
-                      const Activation& x, int64_t inputs,
-                      std::initializer_list<OfExpert> tensors) {
-  const LayerActivations& at = b.activations(layer);
+void Experts::weight_gradients(BackwardPass& b, const Activations& at, const Activation& dy,
+                               int64_t outputs, const Activation& x, int64_t inputs,
+                               std::initializer_list<OfExpert> tensors) const {
   const BackwardWorkspace& ws = b.workspace();
-  const int experts = b.spec().layer(layer).experts->routing.experts;
+  const int experts = spec_.routing.experts;
   const Activation leaf_dy = BackwardPass::activation(ws.leaf_outputs, outputs);
   const Activation leaf_x = BackwardPass::activation(ws.leaf_inputs, inputs);
   for (int e = 0; e < experts; ++e) {
@@ -71,21 +67,41 @@ void weight_gradients(BackwardPass& b, int layer, const Activation& dy, int64_t 
     gather(x, inputs, leaf_x);
     if (rows > 0) b.pack_inputs(leaf_x, inputs, rows);
     for (const auto& [role, columns] : tensors) {
-      float* gradient = b.gradient(role, layer) + e * round_up(columns.count * inputs, kPanelWidth);
+      float* gradient =
+          b.gradient(role, layer_) + e * round_up(columns.count * inputs, kPanelWidth);
       b.weight_gradient("experts dW", gradient, leaf_dy, columns, inputs, rows);
     }
   }
 }
 
+// What the loss that balances experts adds to the gradient of the scores, of every packed row:
+// [.][experts]; empty without one. Of n positions expert e counts as often as it was chosen there,
+// times E / n^2.
+std::vector<float> Experts::balance(const BackwardPass& b, const Activations& at) const {
+  if (b.balance() == 0) return {};
+  const Routing& how = spec_.routing;
+  const double n = static_cast<double>(b.balance_rows());
+  const float factor = static_cast<float>(b.balance() * how.experts / (n * n));
+  std::vector<float> all;
+  for (int64_t begin = 0; begin < b.rows(); begin += b.balance_rows()) {
+    std::vector<float> counts(static_cast<size_t>(how.experts));
+    const int64_t end = std::min(b.rows(), begin + b.balance_rows());
+    for (int64_t i = begin * how.chosen; i < end * how.chosen; ++i)
+      counts[static_cast<size_t>(at.chosen[i])] += 1;
+    for (const float count : counts) all.push_back(factor * count);
+  }
+  return all;
+}
+
 // The gradient of the router's logits, its weights', and what it adds to that of the layer's input.
-void router_backward(BackwardPass& b, int layer, const ExpertsSpec& experts) {
-  const LayerActivations& at = b.activations(layer);
+void Experts::router_backward(BackwardPass& b, const Kept& kept) const {
+  const Activations& at = kept.at;
   const BackwardWorkspace& ws = b.workspace();
-  const int count = experts.routing.experts;
+  const int count = spec_.routing.experts;
   const Activation d_logits = BackwardPass::activation(ws.router, count);
-  const std::vector<float> balance = b.balance(layer);
+  const std::vector<float> balance = this->balance(b, at);
   b.run("router backward", b.kernels().router_backward,
-        RouterBackwardParams{.how = experts.routing,
+        RouterBackwardParams{.how = spec_.routing,
                              .logits = at.router,
                              .stride = count,
                              .ids = at.chosen,
@@ -94,70 +110,66 @@ void router_backward(BackwardPass& b, int layer, const ExpertsSpec& experts) {
                              .balance_rows = b.balance_rows(),
                              .rows = b.rows(),
                              .out = d_logits});
-  b.matmul("router dX", d_logits, b.transposed(layer).router, ws.normed.data(), true);
-  b.pack_inputs(at.ffn_normed, b.spec().hidden);
-  b.weight_gradient("router dW", b.gradient(router, layer), d_logits, {0, count}, b.spec().hidden);
+  b.matmul("router dX", d_logits, kept.transposed.router, ws.normed.data(), true);
+  b.pack_inputs(at.normed, model_.hidden);
+  b.weight_gradient("router dW", b.gradient(router, layer_), d_logits, {0, count}, model_.hidden);
 }
 
-}  // namespace
-
-void experts_backward(BackwardPass& b, int layer) {
-  const ExpertsSpec experts = *b.spec().layer(layer).experts;
-  const LayerActivations& at = b.activations(layer);
+void Experts::backward(BackwardPass& b, const Kept& kept) const {
+  const Activations& at = kept.at;
   const BackwardWorkspace& ws = b.workspace();
-  const int64_t d = b.spec().hidden, f = experts.width, pair = 2 * round_up(f, kPanelWidth);
+  const int64_t d = model_.hidden, f = spec_.width, pair = 2 * round_up(f, kPanelWidth);
   const Activation dy = BackwardPass::activation(ws.pair_outputs, d);
   b.run("pair gradients", b.kernels().pair_gradients,
         PairGradientsParams{.d = b.d_hidden(),
-                            .place = at.expert_place,
-                            .weights = at.expert_weights,
-                            .chosen = experts.routing.chosen,
+                            .place = at.place,
+                            .weights = at.weights,
+                            .chosen = spec_.routing.chosen,
                             .rows = b.rows(),
                             .width = d,
-                            .y = at.expert_outputs,
+                            .y = at.outputs,
                             .out = dy,
                             .d_weights = ws.expert_weights.data()});
-  expert_product(b, "experts down dX", experts, layer, dy, b.transposed(layer).expert_down,
-                 ws.pair_gated.data());
+  pair_product(b, "experts down dX", at, dy, kept.transposed.down, ws.pair_gated.data());
 
   // The products of gate and up again, as the forward had them.
-  Matrix both = b.weights(layer).expert_gate_up;
+  Matrix both = kept.w.gate_up;
   both.n = pair;
   both.count /= 2;
-  expert_product(b, "experts gated", experts, layer, at.expert_inputs, both, ws.pair_dots.data());
+  pair_product(b, "experts gated", at, at.inputs, both, ws.pair_dots.data());
   const Activation d_gate_up = BackwardPass::activation(ws.pair_wide, pair);
   b.run("gate backward", b.kernels().gate_backward,
         GateBackwardParams{.gate_up = ws.pair_dots.data(),
                            .gate_bias = nullptr,
                            .up_bias = nullptr,
                            .d_gated = ws.pair_gated.data(),
-                           .rows = pairs_of(b, experts),
+                           .rows = pairs_of(b),
                            .width = f,
                            .out = d_gate_up,
-                           .curve = experts.curve});
-  expert_product(b, "experts gated dX", experts, layer, d_gate_up,
-                 b.transposed(layer).expert_gate_up, ws.pair_inputs.data());
+                           .curve = spec_.curve});
+  pair_product(b, "experts gated dX", at, d_gate_up, kept.transposed.gate_up,
+               ws.pair_inputs.data());
   b.run("sum pairs", b.kernels().sum_pairs,
         SumPairsParams{.x = ws.pair_inputs.data(),
                        .x_stride = d,
-                       .place = at.expert_place,
-                       .chosen = experts.routing.chosen,
+                       .place = at.place,
+                       .chosen = spec_.routing.chosen,
                        .rows = b.rows(),
                        .width = d,
                        .out = ws.normed.data()});
-  router_backward(b, layer, experts);
-  weight_gradients(b, layer, dy, d, at.expert_gated, f, {{expert_down, {0, d}}});
-  weight_gradients(b, layer, d_gate_up, pair, at.expert_inputs, d,
+  router_backward(b, kept);
+  weight_gradients(b, at, dy, d, at.gated, f, {{expert_down, {0, d}}});
+  weight_gradients(b, at, d_gate_up, pair, at.inputs, d,
                    {{expert_gate, {0, f, 0}}, {expert_up, {0, f, 1}}});
-  b.norm({post_norm, layer, b.weights(layer).ffn_norm}, at.middle);
+  b.norm({post_norm, layer_, kept.w.norm}, at.stream);
 }
 
-const char* experts_refusal(const ExpertsSpec& experts) {
-  if (experts.routing.score != ExpertScore::softmax || experts.routing.groups > 1 ||
-      experts.has_choice_bias)
+const char* Experts::refusal() const {
+  if (spec_.routing.score != ExpertScore::softmax || spec_.routing.groups > 1 ||
+      spec_.has_choice_bias)
     return "its router is not a softmax over all experts, and the gradient of another is not "
            "implemented";
-  if (experts.shared_width > 0 || experts.has_biases || experts.curve != Nonlinearity::silu)
+  if (spec_.shared_width > 0 || spec_.has_biases || spec_.curve != Nonlinearity::silu)
     return "it has a shared expert, or experts with biases, whose gradient is not implemented";
   return nullptr;
 }

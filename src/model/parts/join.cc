@@ -1,113 +1,120 @@
 // What a layer begins with that goes on from hidden states: a module that predicts one token
 // further (DeepSeek-V3, section 2.2), and the layers of EAGLE. Every row has the token that follows
 // and a hidden state.
-#include "model/activation_memory.h"
-#include "model/backward_pass.h"
-#include "model/parts/layer_part.h"
-#include "model/parts/layer_pass.h"
+#include "model/parts/makers.h"
+#include "model/parts/part_of.h"
 
 namespace invar {
 
 namespace {
 
 using enum TensorRole;
-using E = Extent;
-using M = LayerMatrices;
-using W = LayerWeights;
 
-constexpr TensorPlace kLayer = TensorPlace::layer;
-constexpr Axis kWhole = Axis::none;
+struct JoinWeights : PartWeights {
+  Matrix fuse;                       // [D][features]
+  Matrix projection;                 // [D][2D]: the token's embedding, then the hidden state
+  const float* fuse_bias = nullptr;  // [D] or null, as the next ones
+  const float* feature_norm = nullptr;
+  const float* embedding_norm = nullptr;
+  const float* hidden_norm = nullptr;
+  const float* projection_bias = nullptr;
+};
 
-using Model = const DecoderSpec&;
-using Layer = const LayerSpec&;
-constexpr auto is_fused = [](Model, Layer layer) { return layer.join->features > 1; };
-constexpr auto with_fuse_bias = [](Model, Layer layer) { return layer.join->fuse_bias; };
-constexpr auto is_normed = [](Model, Layer layer) { return layer.join->features == 1; };
-constexpr auto with_embedding_norm = [](Model, Layer layer) { return layer.join->embedding_norm; };
-constexpr auto with_hidden_norm = [](Model, Layer layer) { return layer.join->hidden_norm; };
-constexpr auto is_projected = [](Model, Layer layer) { return layer.join->is_projected; };
-constexpr auto with_bias = [](Model, Layer layer) { return layer.join->projection_bias; };
+struct JoinActivations : PartActivations {
+  Activation features;        // [T][features] of another decoder
+  float* embedded = nullptr;  // [T][D] rows of the embedding
+  Activation joined;          // [T][2D] those and the hidden states
+};
+
+class Join final : public PartOf<JoinWeights, JoinActivations> {
+ public:
+  explicit Join(const PartPlace& place) : PartOf(place), spec_(*layer_spec_.join) {}
+
+  bool is_read_later() const override { return true; }
+  const char* refusal() const override {
+    return spec_ == JoinSpec{} ? nullptr : "it goes on from hidden states of another model";
+  }
+
+ private:
+  void visit(Weights& w, TensorVisitor& tensors) const override;
+  void place(ActivationMemory& memory, Activations& at) const override;
+  void forward(const PartPass& p, const Weights& w, const Activations& at) const override;
+  void backward(BackwardPass& b, const Kept& kept) const override;
+
+  int64_t features() const { return int64_t{spec_.features} * spec_.feature_width; }
+
+  const JoinSpec spec_;
+};
 
 // The module's are named as in DeepSeek's checkpoints. Every rank has all of them.
-// clang-format off
-constexpr TensorRow kTensors[] = {
-    {fuse, "fuse.weight", kLayer, E::hidden, E::features, kWhole, is_fused, &M::fuse},
-    {fuse_bias, "fuse.bias", kLayer, E::hidden, E::none, kWhole, with_fuse_bias, nullptr, &W::fuse_bias},
-    {feature_norm, "feature_norm.weight", kLayer, E::hidden, E::none, kWhole, is_normed, nullptr, &W::feature_norm},
-    {embedding_norm, "enorm.weight", kLayer, E::hidden, E::none, kWhole, with_embedding_norm, nullptr, &W::embedding_norm},
-    {hidden_norm, "hnorm.weight", kLayer, E::hidden, E::none, kWhole, with_hidden_norm, nullptr, &W::hidden_norm},
-    {projection, "eh_proj.weight", kLayer, E::hidden, E::twice_hidden, kWhole, is_projected, &M::projection},
-    {projection_bias, "eh_proj.bias", kLayer, E::hidden, E::none, kWhole, with_bias, nullptr, &W::projection_bias},
-};
-// clang-format on
-
-bool is_in(const LayerSpec& layer) {
-  return layer.join.has_value();
+void Join::visit(Weights& w, TensorVisitor& tensors) const {
+  const TensorAxis d = whole(model_.hidden);
+  if (spec_.features > 1) tensors.matrix(w.fuse, {{fuse, "fuse.weight", d, whole(features())}});
+  if (spec_.fuse_bias) tensors.vector(w.fuse_bias, {{fuse_bias, "fuse.bias", d}});
+  if (spec_.features == 1)
+    tensors.vector(w.feature_norm, {{feature_norm, "feature_norm.weight", d}});
+  if (spec_.embedding_norm) tensors.vector(w.embedding_norm, {{embedding_norm, "enorm.weight", d}});
+  if (spec_.hidden_norm) tensors.vector(w.hidden_norm, {{hidden_norm, "hnorm.weight", d}});
+  if (spec_.is_projected)
+    tensors.matrix(w.projection,
+                   {{projection, "eh_proj.weight", d, whole(2 * int64_t{model_.hidden})}});
+  if (spec_.projection_bias)
+    tensors.vector(w.projection_bias, {{projection_bias, "eh_proj.bias", d}});
 }
 
-void place(ActivationMemory& memory, const Decoder& decoder, int layer, LayerActivations& at) {
-  const JoinSpec join = *decoder.spec.layer(layer).join;
-  if (join.features > 1)
-    at.features = memory.activation(join.features * int64_t{join.feature_width});
-  at.embedded = memory.array<float>(decoder.spec.hidden);
-  at.joined = memory.activation(2 * int64_t{decoder.spec.hidden});
+void Join::place(ActivationMemory& memory, Activations& at) const {
+  if (spec_.features > 1) at.features = memory.activation(features());
+  at.embedded = memory.array<float>(model_.hidden);
+  at.joined = memory.activation(2 * int64_t{model_.hidden});
+  if (reads_joined(layer_spec_)) memory.hand_on(at.joined);
 }
 
 // h = fuse(features), or norm(feature), where the rows come with hidden states of another decoder
 // joined = [norm(rows of the embedding), norm(h)]
 // h = projection(joined); or attention reads joined, and h stays as it is or is normed
-void forward(const LayerPass& p) {
-  const JoinSpec& join = *p.spec.join;
-  const int64_t d = p.model.hidden;
-  if (p.features && join.features > 1) {
-    p.ops.round(p.features, join.features * int64_t{join.feature_width}, p.at.features);
-    p.ops.product("fuse", p.at.features, p.w.fuse, p.w.fuse_bias, p.rows, p.hidden, d);
+void Join::forward(const PartPass& p, const Weights& w, const Activations& at) const {
+  const int64_t d = model_.hidden;
+  if (p.features && spec_.features > 1) {
+    p.ops.round(p.features, features(), at.features);
+    p.ops.product("fuse", at.features, w.fuse, w.fuse_bias, p.rows, p.hidden, d);
   } else if (p.features) {
-    p.ops.norm(p.features, p.w.feature_norm, {p.hidden, DType::f32, d});
+    p.ops.norm(p.features, w.feature_norm, {p.hidden, DType::f32, d});
   }
-  const Activation first = p.at.joined;
+  const Activation first = at.joined;
   Activation second = first;
   second.data = static_cast<std::byte*>(first.data) + d * size_of(first.type);
-  p.ops.embed(p.at.embedded);
-  p.ops.norm(p.at.embedded, p.w.embedding_norm, first);
-  p.ops.norm(p.hidden, p.w.hidden_norm, second);
-  if (join.is_projected)
-    p.ops.product("join", first, p.w.projection, p.w.projection_bias, p.rows, p.hidden, d);
-  else if (join.stream_is_normed)
-    p.ops.norm(p.hidden, p.w.hidden_norm, {p.hidden, DType::f32, d});
+  p.ops.embed(at.embedded);
+  p.ops.norm(at.embedded, w.embedding_norm, first);
+  p.ops.norm(p.hidden, w.hidden_norm, second);
+  if (spec_.is_projected)
+    p.ops.product("join", first, w.projection, w.projection_bias, p.rows, p.hidden, d);
+  else if (spec_.stream_is_normed)
+    p.ops.norm(p.hidden, w.hidden_norm, {p.hidden, DType::f32, d});
   p.ops.round_residual();
   p.trace("join", p.hidden, d);
 }
 
 // Leaves the gradient of h, the residual stream after the model's last layer.
-void backward(BackwardPass& b, int layer) {
-  const LayerActivations& at = b.activations(layer);
-  const LayerWeights& w = b.weights(layer);
+void Join::backward(BackwardPass& b, const Kept& kept) const {
   const BackwardWorkspace& ws = b.workspace();
-  const int64_t d = b.spec().hidden;
+  const int64_t d = model_.hidden;
+  const Matrix& to_both = kept.transposed.projection;  // [2D][D]
   const Activation d_out = b.round(b.d_hidden(), d, ws.out);
-  b.pack_inputs(at.joined, 2 * d);
-  b.weight_gradient("join dW", b.gradient(projection, layer), d_out, {0, d}, 2 * d);
+  b.pack_inputs(kept.at.joined, 2 * d);
+  b.weight_gradient("join dW", b.gradient(projection, layer_), d_out, {0, d}, 2 * d);
   b.clear_hidden();
-  b.matmul("join dX", d_out, b.join_to_embedding(), ws.normed.data());
-  b.norm({embedding_norm, layer, w.embedding_norm}, at.embedded);
+  b.matmul("join dX", d_out, to_both.outputs(0, d), ws.normed.data());
+  b.norm({embedding_norm, layer_, kept.w.embedding_norm}, kept.at.embedded);
   b.embed(b.module().embedding);
   b.clear_hidden();
-  b.matmul("join dX", d_out, b.join_to_hidden(), ws.normed.data());
-  b.norm({hidden_norm, layer, w.hidden_norm}, b.output());
-}
-
-const char* refusal(const DecoderSpec&, const LayerSpec& layer) {
-  return layer.join == JoinSpec{} ? nullptr : "it goes on from hidden states of another model";
+  b.matmul("join dX", d_out, to_both.outputs(d, d), ws.normed.data());
+  b.norm({hidden_norm, layer_, kept.w.hidden_norm}, b.output());
 }
 
 }  // namespace
 
-const LayerPart kJoin{.is_in = is_in,
-                      .tensors = kTensors,
-                      .place = place,
-                      .forward = forward,
-                      .backward = backward,
-                      .refusal = refusal};
+std::unique_ptr<LayerPart> make_join(const PartPlace& place) {
+  return std::make_unique<Join>(place);
+}
 
 }  // namespace invar

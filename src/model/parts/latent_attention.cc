@@ -1,133 +1,202 @@
 // Attention to one latent vector of each position, which all heads share (DeepSeek-V2, section
 // 2.1): the matrices that would make keys and values of it stand with the queries and the outputs
 // instead, for every row (numerics 4.3).
+#include <numeric>
+
 #include "base/check.h"
-#include "model/activation_memory.h"
-#include "model/backward_pass.h"
-#include "model/parts/layer_part.h"
-#include "model/parts/layer_pass.h"
+#include "model/parts/attend.h"
+#include "model/parts/makers.h"
 
 namespace invar {
 
 namespace {
 
 using enum TensorRole;
-using E = Extent;
-using M = LayerMatrices;
-using W = LayerWeights;
 
-constexpr TensorPlace kLayer = TensorPlace::layer;
-constexpr Axis kWhole = Axis::none, kRows = Axis::rows, kColumns = Axis::columns;
-constexpr Axis kHeads = Axis::heads;
-
-constexpr auto with_query_rank = [](const DecoderSpec&, const LayerSpec& layer) {
-  return layer.attention.latent->query_rank > 0;
+struct LatentWeights : PartWeights {
+  const float* norm = nullptr;         // [D]
+  const float* query_norm = nullptr;   // [what queries are made of] or null
+  const float* latent_norm = nullptr;  // [latent]
+  Matrix down;      // [what queries are made of, or queries; latent and what turns beside it][D]
+  Matrix queries;   // [queries][what they are made of], or none
+  Matrix key_up;    // [latent][still elements of a query], a stack of heads
+  Matrix value_up;  // [elements of an output][latent], a stack of heads
+  Matrix o;         // [D][H * elements of an output]
 };
-constexpr auto without_query_rank = [](const DecoderSpec&, const LayerSpec& layer) {
-  return layer.attention.latent->query_rank == 0;
+
+struct LatentActivations : PartActivations {
+  Activation normed;          // [T][D]
+  float* narrow = nullptr;    // [T][what is made of the input]: for queries, then latents
+  Activation query;           // [T][what queries are made of], normed
+  float* wide = nullptr;      // [T][queries]: of all heads what stays still, then what turns
+  Activation still;           // [T][H][still elements]
+  float* queries = nullptr;   // [T][H][latent]
+  float* products = nullptr;  // [T][(H + 2) * E]: queries, key and value before their rotation
+  bf16_t* q = nullptr;        // [T][H][round_up(E, 32)]
+  Activation attended;        // [T][H * E]
+  float* values = nullptr;    // [T][H][elements of an output]
+  Activation out;             // the same, rounded
+};
+
+class LatentAttention final : public PartOf<LatentWeights, LatentActivations> {
+ public:
+  explicit LatentAttention(const PartPlace& place)
+      : PartOf(place),
+        spec_(layer_spec_.attention),
+        latent_(*spec_.latent),
+        share_(heads_of(model_, shard_)) {}
+
+  const char* refusal() const override {
+    return "its attention is that of latents, whose gradient is not implemented";
+  }
+
+ private:
+  // Queries that turn, of every head, and the elements between rows of them.
+  struct Turning {
+    const float* queries;
+    int64_t stride;
+  };
+
+  void visit(Weights& w, TensorVisitor& tensors) const override;
+  const Matrix* first(const Weights& w) const override { return &w.down; }
+  void place(ActivationMemory& memory, Activations& at) const override;
+  void forward(const PartPass& p, const Weights& w, const Activations& at) const override;
+  void backward(BackwardPass&, const Kept&) const override {
+    CHECK(false, "a backward of latent attention");  // refused before
+  }
+
+  Turning make_queries(const PartPass& p, const Weights& w, const Activations& at) const;
+  QkvParams rotate(const PartPass& p, const Weights& w, const Activations& at,
+                   const Turning& turning, const Attend& attend) const;
+  float* latents_of(const Weights& w, const Activations& at) const {
+    return at.narrow + w.down.n - model_.head_dim;
+  }
+
+  const AttentionSpec spec_;
+  const LatentSpec latent_;
+  const HeadShare share_;
 };
 
 // Ranks share out heads; what makes latents is whole on each. A head's queries stand apart as what
 // does not turn and what does.
-// clang-format off
-constexpr TensorRow kTensors[] = {
-    {input_norm, "input_layernorm.weight", kLayer, E::hidden, E::none, kWhole, nullptr, nullptr, &W::attention_norm},
-    {query_down, "self_attn.q_a_proj.weight", kLayer, E::query_rank, E::hidden, kWhole, with_query_rank, &M::latent_down},
-    {still_query, "self_attn.still_q_proj.weight", kLayer, E::still_query, E::hidden, kRows, without_query_rank, &M::latent_down},
-    {turning_query, "self_attn.turning_q_proj.weight", kLayer, E::turning_query, E::hidden, kRows, without_query_rank, &M::latent_down},
-    {latent_down, "self_attn.kv_a_proj_with_mqa.weight", kLayer, E::latent, E::hidden, kWhole, nullptr, &M::latent_down},
-    {query_norm, "self_attn.q_a_layernorm.weight", kLayer, E::query_rank, E::none, kWhole, with_query_rank, nullptr, &W::q_norm},
-    {still_query, "self_attn.still_q_proj.weight", kLayer, E::still_query, E::query_rank, kRows, with_query_rank, &M::qkv},
-    {turning_query, "self_attn.turning_q_proj.weight", kLayer, E::turning_query, E::query_rank, kRows, with_query_rank, &M::qkv},
-    {latent_norm, "self_attn.kv_a_layernorm.weight", kLayer, E::latent_rank, E::none, kWhole, nullptr, nullptr, &W::k_norm},
-    {key_up, "self_attn.head.{}.k_up_proj.weight", kLayer, E::latent_rank, E::still, kHeads, nullptr, &M::key_up},
-    {value_up, "self_attn.head.{}.v_up_proj.weight", kLayer, E::latent_value, E::latent_rank, kHeads, nullptr, &M::value_up},
-    {o, "self_attn.o_proj.weight", kLayer, E::hidden, E::attended, kColumns, nullptr, &M::o},
-};
-// clang-format on
+void LatentAttention::visit(Weights& w, TensorVisitor& tensors) const {
+  const TensorAxis d = whole(model_.hidden), rank = whole(latent_.rank);
+  const auto of_heads = [&](int64_t each) {
+    return TensorAxis{model_.heads * each, share_.first_head * each, share_.heads * each};
+  };
+  const TensorAxis made_of = latent_.query_rank ? whole(latent_.query_rank) : d;
+  const std::vector<TensorRow> queries{
+      {still_query, "self_attn.still_q_proj.weight", of_heads(latent_.still), made_of},
+      {turning_query, "self_attn.turning_q_proj.weight", of_heads(latent_.turning), made_of}};
+  std::vector<TensorRow> down;
+  if (latent_.query_rank)
+    down.push_back({query_down, "self_attn.q_a_proj.weight", made_of, d});
+  else
+    down = queries;
+  down.push_back({latent_down, "self_attn.kv_a_proj_with_mqa.weight", whole(model_.head_dim), d});
+  Each heads{model_.heads, std::vector<int32_t>(static_cast<size_t>(share_.heads))};
+  std::iota(heads.here.begin(), heads.here.end(), share_.first_head);
 
-bool is_in(const LayerSpec& layer) {
-  return !layer.block && layer.attention.latent;
+  tensors.vector(w.norm, {{input_norm, "input_layernorm.weight", d}});
+  tensors.matrix(w.down, down);
+  if (latent_.query_rank) {
+    tensors.vector(w.query_norm, {{query_norm, "self_attn.q_a_layernorm.weight", made_of}});
+    tensors.matrix(w.queries, queries);
+  }
+  tensors.vector(w.latent_norm, {{latent_norm, "self_attn.kv_a_layernorm.weight", rank}});
+  tensors.matrix(w.key_up,
+                 {{key_up, "self_attn.head.{}.k_up_proj.weight", rank, whole(latent_.still)}},
+                 {.each = &heads});
+  tensors.matrix(w.value_up,
+                 {{value_up, "self_attn.head.{}.v_up_proj.weight", whole(latent_.value), rank}},
+                 {.each = &heads});
+  tensors.matrix(w.o, {{o, "self_attn.o_proj.weight", d, of_heads(latent_.value)}},
+                 {.takes_quantised = true});
 }
 
-void place(ActivationMemory& memory, const Decoder& decoder, int layer, LayerActivations& at) {
-  const DecoderSpec& spec = decoder.spec;
-  const LatentSpec latent = *spec.layer(layer).attention.latent;
-  const int64_t heads = decoder.weights->shard().heads, e = spec.head_dim;
-  const int64_t queries = heads * (latent.still + latent.turning);
-  at.normed = memory.activation(spec.hidden);
-  at.latent_narrow = memory.array<float>((latent.query_rank ? latent.query_rank : queries) + e);
-  if (latent.query_rank) at.latent_query = memory.activation(latent.query_rank);
-  if (latent.query_rank) at.latent_wide = memory.array<float>(queries);
-  at.latent_still = memory.activation(heads * latent.still);
-  at.latent_queries = memory.array<float>(heads * latent.rank);
+void LatentAttention::place(ActivationMemory& memory, Activations& at) const {
+  const int64_t heads = share_.heads, e = model_.head_dim;
+  const int64_t queries = heads * (latent_.still + latent_.turning);
+  at.normed = memory.activation(model_.hidden);
+  at.narrow = memory.array<float>((latent_.query_rank ? latent_.query_rank : queries) + e);
+  if (latent_.query_rank) at.query = memory.activation(latent_.query_rank);
+  if (latent_.query_rank) at.wide = memory.array<float>(queries);
+  at.still = memory.activation(heads * latent_.still);
+  at.queries = memory.array<float>(heads * latent_.rank);
   at.products = memory.array<float>((heads + 2) * e);
   at.q = memory.array<bf16_t>(heads * round_up(e, 32));
   at.attended = memory.activation(heads * e);
-  at.latent_values = memory.array<float>(heads * latent.value);
-  at.latent_out = memory.activation(heads * latent.value);
-}
-
-// q = up(norm(down(x))), or down(x); each head's still part times its key matrix
-void queries(const LayerPass& p, const float*& turning, int64_t& stride) {
-  const LatentSpec& latent = *p.spec.attention.latent;
-  const int64_t heads = p.shard.heads;
-  const float* q = p.at.latent_narrow;
-  stride = p.w.latent_down.n;
-  if (latent.query_rank) {
-    p.ops.norm_part(q, stride, latent.query_rank, p.w.q_norm, p.at.latent_query);
-    stride = p.w.qkv.n;
-    p.ops.product("q", p.at.latent_query, p.w.qkv, nullptr, p.rows, p.at.latent_wide, stride);
-    q = p.at.latent_wide;
-  }
-  turning = q + heads * latent.still;
-  p.ops.round_part(q, stride, heads * latent.still, p.at.latent_still);
-  p.ops.heads_product("k up", p.at.latent_still, latent.still, p.w.key_up, p.at.latent_queries);
+  at.values = memory.array<float>(heads * latent_.value);
+  at.out = memory.activation(heads * latent_.value);
 }
 
 // h = h + o(value(attention(queries, latents)))
-void forward(const LayerPass& p) {
-  const LatentSpec& latent = *p.spec.attention.latent;
-  p.ops.copy_slots(p.kv);
-  p.ops.norm(p.hidden, p.w.attention_norm, p.at.normed);
-  p.trace("attention_norm", p.at.normed, p.model.hidden);
+void LatentAttention::forward(const PartPass& p, const Weights& w, const Activations& at) const {
+  const Attend::Arrays arrays{.products = at.products, .q = at.q, .out = at.attended};
+  const Attend attend(p, model_, spec_, share_, arrays);
+  attend.copy_slots();
+  p.ops.norm(p.hidden, w.norm, at.normed);
+  p.trace("attention_norm", at.normed, model_.hidden);
 
-  const int64_t width = p.w.latent_down.n, e = p.model.head_dim;
-  float* latents = p.at.latent_narrow + width - e;
-  p.ops.product("latents", p.at.normed, p.w.latent_down, nullptr, p.rows, p.at.latent_narrow,
-                width);
-  p.ops.norm_part(latents, width, latent.rank, p.w.k_norm, {latents, DType::f32, width}, true);
-  const float* turning = nullptr;
-  int64_t stride = 0;
-  queries(p, turning, stride);
-  p.ops.latent_qkv(p, turning, stride);
-  p.hooks.trace_queries(p.layer, p.at.q);
+  const int64_t width = w.down.n, e = model_.head_dim;
+  p.ops.product("latents", at.normed, w.down, nullptr, p.rows, at.narrow, width);
+  float* latents = latents_of(w, at);
+  p.ops.norm_part(latents, width, latent_.rank, w.latent_norm, {latents, DType::f32, width}, true);
+  const Turning turning = make_queries(p, w, at);
+  const QkvParams rotation = rotate(p, w, at, turning, attend);
+  const int64_t q_stride = share_.heads * round_up(e, 32);
+  p.trace("rope", Activation{at.q, p.ops.arithmetic().heads(), q_stride}, q_stride);
 
-  p.ops.attention(p);
-  p.trace("attention", p.at.attended, p.shard.heads * e);
-  p.ops.heads_product("v up", p.at.attended, e, p.w.value_up, p.at.latent_values);
-  const int64_t values = int64_t{p.shard.heads} * latent.value;
-  p.ops.round_part(p.at.latent_values, values, values, p.at.latent_out);
-  p.ops.add_product("o", p.at.latent_out, p.w.o, p.shard.o_split_k, nullptr, nullptr,
-                    p.ops.plan().after_o(p.layer));
-  p.trace("o", p.hidden, p.model.hidden);
+  attend.run(rotation);
+  p.trace("attention", at.attended, share_.heads * e);
+  p.ops.heads_product("v up", at.attended, e, w.value_up, at.values);
+  const int64_t values = int64_t{share_.heads} * latent_.value;
+  p.ops.round_part(at.values, values, values, at.out);
+  p.ops.add_product("o", at.out, w.o, shard_.runs(attention_output_split_k(model_)), nullptr,
+                    nullptr, p.next);
+  p.trace("o", p.hidden, model_.hidden);
 }
 
-void backward(BackwardPass&, int) {
-  CHECK(false, "a backward of latent attention");  // refused before
+// q = up(norm(down(x))), or down(x); each head's still part times its key matrix
+LatentAttention::Turning LatentAttention::make_queries(const PartPass& p, const Weights& w,
+                                                       const Activations& at) const {
+  const int64_t heads = share_.heads;
+  const float* q = at.narrow;
+  int64_t stride = w.down.n;
+  if (latent_.query_rank) {
+    p.ops.norm_part(q, stride, latent_.query_rank, w.query_norm, at.query);
+    stride = w.queries.n;
+    p.ops.product("q", at.query, w.queries, nullptr, p.rows, at.wide, stride);
+    q = at.wide;
+  }
+  p.ops.round_part(q, stride, heads * latent_.still, at.still);
+  p.ops.heads_product("k up", at.still, latent_.still, w.key_up, at.queries);
+  return {q + heads * latent_.still, stride};
 }
 
-const char* refusal(const DecoderSpec&, const LayerSpec&) {
-  return "its attention is that of latents, whose gradient is not implemented";
+// Queries of latents, and the latents in their slots. The norms are done.
+QkvParams LatentAttention::rotate(const PartPass& p, const Weights& w, const Activations& at,
+                                  const Turning& turning, const Attend& attend) const {
+  p.ops.run("place latent", p.ops.kernels().place_latent,
+            PlaceLatentParams{.queries = at.queries,
+                              .turning_queries = turning.queries,
+                              .turning_stride = turning.stride,
+                              .latents = latents_of(w, at),
+                              .latent_stride = w.down.n,
+                              .rows = p.rows,
+                              .heads = share_.heads,
+                              .rank = latent_.rank,
+                              .turning = latent_.turning,
+                              .out = at.products});
+  const QkvParams rotation = attend.rotation(p.ops.ropes().of(layer_), nullptr, nullptr);
+  p.ops.run("rope", p.ops.kernels().qkv, rotation);
+  return rotation;
 }
 
 }  // namespace
 
-const LayerPart kLatentAttention{.is_in = is_in,
-                                 .tensors = kTensors,
-                                 .place = place,
-                                 .forward = forward,
-                                 .backward = backward,
-                                 .refusal = refusal};
+std::unique_ptr<LayerPart> make_latent_attention(const PartPlace& place) {
+  return std::make_unique<LatentAttention>(place);
+}
 
 }  // namespace invar

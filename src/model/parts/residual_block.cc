@@ -1,64 +1,70 @@
 // A layer of Medusa (Cai et al., 2024): one matrix beside the residual stream.
-#include "model/activation_memory.h"
-#include "model/parts/layer_part.h"
-#include "model/parts/layer_pass.h"
+#include "base/check.h"
+#include "model/parts/makers.h"
+#include "model/parts/part_of.h"
 
 namespace invar {
 
 namespace {
 
 using enum TensorRole;
-using E = Extent;
 
-constexpr TensorPlace kLayer = TensorPlace::layer;
-constexpr auto with_bias = [](const DecoderSpec&, const LayerSpec& layer) {
-  return layer.block->has_bias;
-};
-constexpr auto reads_feature = [](const DecoderSpec&, const LayerSpec& layer) {
-  return layer.block->reads_feature;
+struct BlockWeights : PartWeights {
+  Matrix block;                         // [D][D]
+  const float* bias = nullptr;          // [D] or null
+  const float* feature_norm = nullptr;  // [D] or null
 };
 
-// Every rank has all of it.
-// clang-format off
-constexpr TensorRow kTensors[] = {
-    {feature_norm, "feature_norm.weight", kLayer, E::hidden, E::none, Axis::none, reads_feature, nullptr, &LayerWeights::feature_norm},
-    {block, "block.weight", kLayer, E::hidden, E::hidden, Axis::none, nullptr, &LayerMatrices::block},
-    {block_bias, "block.bias", kLayer, E::hidden, E::none, Axis::none, with_bias, nullptr, &LayerWeights::block_bias},
+struct BlockActivations : PartActivations {
+  Activation rounded;         // [T][D]
+  float* products = nullptr;  // [T][D]
 };
-// clang-format on
 
-bool is_in(const LayerSpec& layer) {
-  return layer.block.has_value();
-}
+class ResidualBlock final : public PartOf<BlockWeights, BlockActivations> {
+ public:
+  explicit ResidualBlock(const PartPlace& place) : PartOf(place), spec_(*layer_spec_.block) {}
 
-void place(ActivationMemory& memory, const Decoder& decoder, int, LayerActivations& at) {
-  at.normed = memory.activation(decoder.spec.hidden);
-  at.products = memory.array<float>(decoder.spec.hidden);
-}
+  const char* refusal() const override {
+    return "it is a drafter's, which `invar train` trains by a recipe of its own";
+  }
 
-// h = norm(feature), where the rows come with another decoder's last hidden state
-// h = h + silu(block(h))
-void forward(const LayerPass& p) {
-  const int64_t d = p.model.hidden;
-  if (p.spec.block->reads_feature)
-    p.ops.norm(p.features, p.w.feature_norm, {p.hidden, DType::f32, d});
-  p.ops.round(p.hidden, d, p.at.normed);
-  p.ops.product("block", p.at.normed, p.w.block, p.w.block_bias, p.rows, p.at.products, d);
-  p.ops.add_silu(p.at.products);
-  p.trace("block", p.hidden, d);
-}
+ private:
+  // Every rank has all of it.
+  void visit(Weights& w, TensorVisitor& tensors) const override {
+    const TensorAxis d = whole(model_.hidden);
+    if (spec_.reads_feature)
+      tensors.vector(w.feature_norm, {{feature_norm, "feature_norm.weight", d}});
+    tensors.matrix(w.block, {{block, "block.weight", d, d}});
+    if (spec_.has_bias) tensors.vector(w.bias, {{block_bias, "block.bias", d}});
+  }
 
-const char* refusal(const DecoderSpec&, const LayerSpec&) {
-  return "it is a drafter's, which `invar train` trains by a recipe of its own";
-}
+  void place(ActivationMemory& memory, Activations& at) const override {
+    at.rounded = memory.activation(model_.hidden);
+    at.products = memory.array<float>(model_.hidden);
+  }
+
+  // h = norm(feature), where the rows come with another decoder's last hidden state
+  // h = h + silu(block(h))
+  void forward(const PartPass& p, const Weights& w, const Activations& at) const override {
+    const int64_t d = model_.hidden;
+    if (spec_.reads_feature) p.ops.norm(p.features, w.feature_norm, {p.hidden, DType::f32, d});
+    p.ops.round(p.hidden, d, at.rounded);
+    p.ops.product("block", at.rounded, w.block, w.bias, p.rows, at.products, d);
+    p.ops.add_silu(at.products);
+    p.trace("block", p.hidden, d);
+  }
+
+  void backward(BackwardPass&, const Kept&) const override {
+    CHECK(false, "a backward of a residual block");  // refused before
+  }
+
+  const ResidualBlockSpec spec_;
+};
 
 }  // namespace
 
-const LayerPart kResidualBlock{.is_in = is_in,
-                               .tensors = kTensors,
-                               .place = place,
-                               .forward = forward,
-                               .backward = nullptr,
-                               .refusal = refusal};
+std::unique_ptr<LayerPart> make_residual_block(const PartPlace& place) {
+  return std::make_unique<ResidualBlock>(place);
+}
 
 }  // namespace invar

@@ -1,0 +1,94 @@
+#include "model/parts/attend.h"
+
+namespace invar {
+
+void Attend::copy_slots() const {
+  const StepTables& tables = p_.ops.tables();
+  if (tables.num_copies == 0) return;
+  const Kernels& kernels = p_.ops.kernels();
+  p_.ops.run("copy_slots", p_.kv.stored.data ? kernels.copy_stored : kernels.copy_slots,
+             CopySlotsParams{p_.kv, tables.copies, tables.num_copies});
+}
+
+QkvParams Attend::rotation(const RopeTable& rope, const float* q_norm, const float* k_norm) const {
+  const StepTables& tables = p_.ops.tables();
+  return {.qkv = at_.products,
+          .qkv_stride = products_width(),
+          .rows = p_.rows,
+          .heads = share_.heads,
+          .q_norm = q_norm,
+          .k_norm = k_norm,
+          .norm_eps = model_.norm_eps,
+          .positions = tables.positions,
+          .cos = rope.cos(),
+          .sin = rope.sin(),
+          .write_begin = tables.write_begin,
+          .write_block = tables.write_block,
+          .write_slot = tables.write_slot,
+          .kv = p_.kv,
+          .q = at_.q,
+          .non_finite = p_.ops.non_finite()};
+}
+
+bool Attend::rotates() const {
+  return p_.ops.kernels().rotated_attention && p_.ops.tables().rows_are_apart && !p_.ops.tape() &&
+         !p_.kv.stored.data && !spec_.latent && !p_.hooks.is_traced() && !at_.products_are_wanted;
+}
+
+void Attend::store_slots() const {
+  if (!p_.kv.stored.data) return;
+  const StepTables& tables = p_.ops.tables();
+  p_.ops.run("store", p_.ops.kernels().store_slots,
+             StoreSlotsParams{.kv = p_.kv,
+                              .rows = p_.rows,
+                              .write_begin = tables.write_begin,
+                              .write_block = tables.write_block,
+                              .write_slot = tables.write_slot});
+  p_.ops.run("load", p_.ops.kernels().load_slots,
+             LoadSlotsParams{.kv = p_.kv,
+                             .rows = p_.rows,
+                             .window = spec_.window,
+                             .positions = tables.positions,
+                             .table_of = tables.table_of,
+                             .tables = tables.tables});
+}
+
+AttentionParams Attend::params() const {
+  const StepTables& tables = p_.ops.tables();
+  return {.q = at_.q,
+          .rows = p_.rows,
+          .heads = share_.heads,
+          .positions = tables.positions,
+          .table_of = tables.table_of,
+          .tables = tables.tables,
+          .window = spec_.window,
+          .kv = p_.kv,
+          .out = at_.out,
+          .scratch = p_.ops.attention_scratch(),
+          .fewest_rows = tables.fewest_rows,
+          .most_rows = tables.most_rows,
+          .few_rows = tables.few_rows,
+          .rows_are_even = tables.rows_are_even,
+          .shared = tables.shared,
+          .shared_splits = tables.shared_splits,
+          .num_shared = tables.num_shared,
+          .score_scale = spec_.score_scale,
+          .score_cap = spec_.score_cap,
+          .sinks = at_.sinks};
+}
+
+void Attend::run(const QkvParams& rotation) const {
+  const Kernels& kernels = p_.ops.kernels();
+  const char* name = "attention";
+  if (p_.ops.is_host_baseline()) return p_.ops.baseline_attention(name, params());
+  if (p_.ops.tape())
+    return p_.ops.run(name, kernels.partial_attention,
+                      PartialAttentionParams{.of = params(), .max = at_.max, .sum = at_.sum});
+  if (!rotates()) return p_.ops.run(name, kernels.attention, params());
+  const auto short_attention = p_.ops.at_once().short_attention;
+  const bool is_short = p_.ops.tables().contexts_are_short && short_attention;
+  p_.ops.run(name, is_short ? short_attention : kernels.rotated_attention,
+             RotatedAttentionParams{.rotation = rotation, .of = params()});
+}
+
+}  // namespace invar

@@ -1,0 +1,48 @@
+// Attention to the keys and values of a sequence, whatever made the queries: what all kinds of it
+// have in common.
+#pragma once
+
+#include "model/parts/part_of.h"
+
+namespace invar {
+
+class Attend {
+ public:
+  struct Arrays {
+    float* products;       // [T][(H + 2G) * E]: queries, keys and values before their rotation
+    bf16_t* q;             // [T][H][round_up(E, 32)]; f32 where the cache is
+    Activation out;        // [T][H * E]
+    float* max = nullptr;  // [T][H] or null; see PartialAttentionParams
+    float* sum = nullptr;
+    bool products_are_wanted = false;  // somebody keeps them
+    const float* sinks = nullptr;      // [H] or null
+  };
+
+  Attend(const PartPass& pass, const DecoderSpec& model, const AttentionSpec& spec,
+         const HeadShare& share, const Arrays& at)
+      : p_(pass), model_(model), spec_(spec), share_(share), at_(at) {}
+
+  // Keys and values of drafts that were accepted go to their slots.
+  void copy_slots() const;
+  // Queries and keys turn by `rope`, behind their norms or without them.
+  QkvParams rotation(const RopeTable& rope, const float* q_norm, const float* k_norm) const;
+  // Whether attention itself does that.
+  bool rotates() const;
+  // In 8 bits every row reads what is stored, its own key and value too.
+  void store_slots() const;
+  void run(const QkvParams& rotation) const;
+  int64_t products_width() const {
+    return int64_t{share_.heads + 2 * share_.kv_heads} * model_.head_dim;
+  }
+
+ private:
+  AttentionParams params() const;
+
+  const PartPass& p_;
+  const DecoderSpec& model_;
+  const AttentionSpec& spec_;
+  const HeadShare& share_;
+  const Arrays& at_;
+};
+
+}  // namespace invar

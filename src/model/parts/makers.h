@@ -1,0 +1,15 @@
+// The parts there are, a line each.
+#pragma once
+
+#include "model/parts/part.h"
+
+namespace invar {
+
+std::unique_ptr<LayerPart> make_join(const PartPlace& place);
+std::unique_ptr<LayerPart> make_residual_block(const PartPlace& place);
+std::unique_ptr<LayerPart> make_attention(const PartPlace& place);
+std::unique_ptr<LayerPart> make_latent_attention(const PartPlace& place);
+std::unique_ptr<LayerPart> make_dense_ffn(const PartPlace& place);
+std::unique_ptr<LayerPart> make_experts(const PartPlace& place);
+
+}  // namespace invar

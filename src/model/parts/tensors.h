@@ -1,0 +1,60 @@
+// What a part says of its tensors: names, shapes, how ranks share them, and where they go among its
+// weights. Whoever checks, loads, transposes or counts tensors visits them.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "kernels/matrix.h"
+#include "model/families/tensor_role.h"
+
+namespace invar {
+
+// An axis of a tensor, and the elements of it that a rank has.
+struct TensorAxis {
+  int64_t size = 0;
+  int64_t first = 0, count = 0;
+};
+constexpr TensorAxis whole(int64_t size) {
+  return {size, 0, size};
+}
+// Of `size` elements in equal shares the one of a rank.
+constexpr TensorAxis shared(int64_t size, int rank, int ranks) {
+  return {size, rank * (size / ranks), size / ranks};
+}
+
+struct TensorRow {
+  TensorRole role;
+  std::string name;  // behind "model.layers.N."; {} stands for an expert's or a head's number
+  TensorAxis rows, columns;  // columns of size 0: a vector
+};
+
+// There is a tensor of each expert, or head: `count` in all, and those of some numbers are here.
+struct Each {
+  int count;
+  std::vector<int32_t> here;
+};
+
+struct MatrixForm {
+  // The outputs of the two tensors take turns, panel by panel; else they stand one after the other.
+  bool is_pair = false;
+  // Where it is stored as integers or e4m3 numbers, its products are those of such numbers
+  // (numerics 2.1); of other tensors the bf16 elements are computed with that these stand for.
+  bool takes_quantised = false;
+  const Each* each = nullptr;  // the matrix is a stack
+};
+
+class TensorVisitor {
+ public:
+  virtual ~TensorVisitor() = default;
+  // The tensors of `rows` one after the other as f32 numbers, each expert's in turn.
+  virtual void vector(const float*& to, const std::vector<TensorRow>& rows,
+                      const Each* each = nullptr) = 0;
+  // Tensors that meet the same input, as one matrix.
+  virtual void matrix(Matrix& to, const std::vector<TensorRow>& rows, MatrixForm form = {}) = 0;
+  // Numbers that no checkpoint holds.
+  virtual void numbers(const int32_t*&, const std::vector<int32_t>&) {}
+};
+
+}  // namespace invar
