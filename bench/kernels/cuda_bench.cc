@@ -1,10 +1,9 @@
 // Times of the GPU's kernels on the shapes of Qwen3-8B beside cuBLAS, as Markdown tables. Operands
 // are random; weights are rotated among copies larger than the L2 cache.
-// Usage: cuda_bench [products | blocks | curve | portable | attention | ragged | layers | experts
-// ...]
-// [--layer NAME]
-// [--rows NUMBER], all but the curve and the layers by default; --layer and --rows leave out the
-// others.
+// Usage: cuda_bench [products | blocks | curve | portable | attention | ragged | layers | experts |
+// lasting ...] [--layer NAME] [--rows NUMBER], all but the curve, the layers and what lasts by
+// default; --layer and --rows leave out the others. `lasting` runs each kernel for a second, so
+// that the power limit sets the clock, and reads power and clocks.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -69,6 +68,12 @@ class Bench {
         "| others, us |\n|---|---|---|---|---|---|---|---|---|---|---|\n");
   }
 
+  static void lasting_header() {
+    fmt::print(
+        "\n| what | rows | schedule | us | TFLOP/s | W | MHz | % of looks under the power limit | "
+        "pJ an operation |\n|---|---|---|---|---|---|---|---|---|\n");
+  }
+
   // `lasting`: so long at a time that the GPU's power limit sets its clock, as in a long prompt.
   void products(Order order, const Layer& layer, std::vector<int64_t> sizes, bool lasting = false) {
     if (!options_.layer.empty() && options_.layer != layer.name) return;
@@ -93,7 +98,7 @@ class Bench {
     for (const int64_t rows : sizes) {
       const double flops = 2.0 * rows * n * layer.k;
       const int calls =
-          std::clamp(static_cast<int>((lasting ? 5e13 : 1e12) / flops), 4, lasting ? 100 : 40);
+          std::clamp(static_cast<int>((lasting ? 5e13 : 1e12) / flops), 4, lasting ? 300 : 40);
       const auto weight = [&](int i) { return weights[i % copies].data(); };
       if (cublas_.is_there() && order == Order::hopper)
         timer_.add(
@@ -141,8 +146,9 @@ class Bench {
             },
             calls);
       }
-      print(order, layer, rows, elements * 2, flops, cuda::chosen_schedule(order, shape).name,
-            lasting ? 5 : kRounds);
+      const char* chosen = cuda::chosen_schedule(order, shape).name;
+      lasting ? print_lasting(layer.name, rows, flops, chosen)
+              : print(order, layer, rows, elements * 2, flops, chosen);
     }
   }
 
@@ -153,7 +159,7 @@ class Bench {
   }
 
   // `prompt`: one of `rows` rows that end at `length`; else so many sequences of that length.
-  void attention(Order order, int64_t rows, int64_t length, bool prompt) {
+  void attention(Order order, int64_t rows, int64_t length, bool prompt, bool lasting = false) {
     const int heads = 32, e = 128, slots = 64;
     KvLayer kv{
         .block_size = slots, .kv_heads = 8, .head_dim = e, .layout = cuda::kernels(order).cache};
@@ -194,7 +200,7 @@ class Bench {
                       .fewest_rows = static_cast<int32_t>(prompt ? rows : 1),
                       .most_rows = static_cast<int32_t>(prompt ? rows : 1),
                       .rows_are_even = !prompt};
-    const int calls = std::clamp(static_cast<int>(1e11 / flops), 2, 30);
+    const int calls = lasting ? 100 : std::clamp(static_cast<int>(1e11 / flops), 2, 30);
     std::string chosen, others;
     double us = 0;
     for (const cuda::AttentionSchedule& s : cuda::attention_schedules(order)) {
@@ -212,6 +218,7 @@ class Bench {
           },
           calls);
     }
+    if (lasting) return print_lasting("attention", rows, flops, chosen);
     for (const auto& [name, time] : timer_.run(kRounds)) {
       if (name == chosen)
         us = time;
@@ -257,10 +264,10 @@ class Bench {
 
  private:
   void print(Order order, const Layer& layer, int64_t rows, int64_t bytes, double flops,
-             std::string_view chosen, int rounds) {
+             std::string_view chosen) {
     double cublas = 0, us = 0;
     std::string others;
-    for (const auto& [name, time] : timer_.run(rounds)) {
+    for (const auto& [name, time] : timer_.run(kRounds)) {
       if (name == "cuBLAS")
         cublas = time;
       else if (name == chosen)
@@ -275,6 +282,15 @@ class Bench {
                name_of(order), layer.name, layer.k, layer.n * layer.matrices, rows, us, chosen,
                bytes / us * 1e-6, flops / us * 1e-6, of_cublas(us / cublas, "{:.3f}"),
                of_cublas(cublas, "{:.1f}"), others);
+    std::fflush(stdout);
+  }
+
+  // What each of those that were added draws, the chosen one marked.
+  void print_lasting(const char* what, int64_t rows, double flops, std::string_view chosen) {
+    for (const auto& [name, us, draw] : timer_.run_lasting(1.0))
+      fmt::print("| {} | {} | {}{} | {:.1f} | {:.0f} | {:.0f} | {:.0f} | {:.0f} | {:.2f} |\n", what,
+                 rows, name, name == chosen ? " *" : "", us, flops / us * 1e-6, draw.watts,
+                 draw.megahertz, 100 * draw.capped, draw.watts * us / flops * 1e6);
     std::fflush(stdout);
   }
 
@@ -321,9 +337,10 @@ void run(const Options& options) {
   }
   if (wanted("blocks")) bench.blocks({1, 2, 8, 16, 32, 64});
   if (wanted("lasting")) {
-    Bench::product_header();
+    Bench::lasting_header();
     for (const Layer& layer : {qkv, o_residual, pair, down_residual})
-      bench.products(Order::hopper, layer, {8192}, true);
+      bench.products(Order::hopper, layer, {2048, 4096, 8192}, true);
+    bench.attention(Order::hopper, 4096, 4096, true, true);
   }
   if (wanted("curve")) {
     Bench::product_header();
@@ -349,7 +366,8 @@ void run(const Options& options) {
   if (wanted("experts")) bench.experts({512, 4096, 32768});
   if (wanted("layers")) {
     for (const int64_t rows : {1, 32, 64}) bench.layers(rows, 1088, false);
-    for (const int64_t rows : {512, 2048, 8192}) bench.layers(rows, rows, true);
+    for (const int64_t rows : {512, 1024, 1536, 2048, 3072, 4096, 8192})
+      bench.layers(rows, rows, true);
   }
   if (wanted("portable")) {
     Bench::product_header();

@@ -1,8 +1,11 @@
 #include "cuda_timer.h"
 
 #include <algorithm>
+#include <chrono>
 #include <numeric>
+#include <thread>
 
+#include "base/timer.h"
 #include "device/cuda/cuda_check.h"
 
 namespace invar::bench {
@@ -60,6 +63,48 @@ std::vector<std::pair<std::string, double>> GpuTimer::run(int rounds) {
   }
   entries_.clear();
   return medians;
+}
+
+GpuTimer::Lasting GpuTimer::lasting(const Entry& entry, double seconds) {
+  constexpr auto kBetweenLooks = std::chrono::milliseconds(5);
+  double sum = 0;
+  int graphs = 0;
+  const auto run = [&](double most) {
+    for (const Timer timer; timer.seconds() < most; ++graphs) {
+      cuda_check(cudaEventRecord(begin_, stream_), "measuring");
+      cuda_check(cudaGraphLaunch(entry.graph, stream_), "measuring");
+      cuda_check(cudaEventRecord(end_, stream_), "measuring");
+      while (cudaEventQuery(end_) == cudaErrorNotReady) {
+        std::this_thread::sleep_for(kBetweenLooks);
+        power_.look();
+      }
+      float ms = 0;
+      cuda_check(cudaEventElapsedTime(&ms, begin_, end_), "measuring");
+      sum += ms * 1e3 / entry.calls;
+    }
+  };
+  run(seconds / 2);  // until the clock has settled
+  sum = graphs = 0;
+  power_.begin();
+  const Timer timer;
+  run(seconds);
+  return {entry.name, sum / graphs, power_.end(timer.seconds())};
+}
+
+std::vector<GpuTimer::Lasting> GpuTimer::run_lasting(double seconds) {
+  double best = 0;
+  for (Entry& entry : entries_) {
+    once(entry);
+    entry.us = {once(entry)};
+    if (best == 0 || entry.us[0] < best) best = entry.us[0];
+  }
+  std::vector<Lasting> found;
+  for (const Entry& entry : entries_) {
+    if (entry.us[0] <= 1.2 * best) found.push_back(lasting(entry, seconds));
+    cudaGraphExecDestroy(entry.graph);
+  }
+  entries_.clear();
+  return found;
 }
 
 }  // namespace invar::bench

@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "cuda_power.h"
 #include "device/cuda/cuda_stream.h"
 
 namespace invar::bench {
@@ -24,6 +25,14 @@ class GpuTimer {
   void add(std::string name, const std::function<void(int)>& work, int calls);
   // Microseconds of a call of each, the median of so many rounds; nothing is left to compare.
   std::vector<std::pair<std::string, double>> run(int rounds);
+  // The same of one after the other, each for so long that the GPU's power limit sets its clock;
+  // those that are 1.2 x as slow as the fastest in short runs are left out.
+  struct Lasting {
+    std::string name;
+    double us;
+    GpuPower::Draw draw;
+  };
+  std::vector<Lasting> run_lasting(double seconds);
 
  private:
   struct Entry {
@@ -33,12 +42,14 @@ class GpuTimer {
     std::vector<double> us;
   };
   double once(const Entry& entry);
+  Lasting lasting(const Entry& entry, double seconds);
 
   Device& gpu_;
   std::unique_ptr<Stream> owner_;
   cudaStream_t stream_;
   cudaEvent_t begin_, end_;
   std::vector<Entry> entries_;
+  GpuPower power_;
 };
 
 // What has to follow cuBLAS's product of gate and up: out[rows][width] = silu(gate) * up, bf16,

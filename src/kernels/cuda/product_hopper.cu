@@ -144,14 +144,22 @@ double tile_cost(const ProductShape& s) {
   const int tiles = ceil_div(s.rows, kRows) * ceil_div(s.n * s.matrices, kColumns);
   return 1.0 * kTurn * ceil_div(int64_t{tiles} * kBlocks, s.multiprocessors);
 }
-// Tiles of 128 x 128 in pairs below each other. In the chain of a long prompt's layers, where the
-// power limit sets the clock, they are 8 % faster from this many rows on, though not alone; with
-// fewer they are slower.
+// From so many rows on, tiles of 128 x 128 wait for the L2 cache of an H100, which has to bring 16
+// bytes for 1024 operations. Tiles of 128 x 256 want 12; with fewer rows their ends cost more.
+constexpr int64_t kManyRows = 1024;
 template <int kTurn>
+double square_cost(const ProductShape& s) {
+  return (s.rows >= kManyRows ? 1.3 : 1.0) * tile_cost<128, 1, kTurn>(s);
+}
+template <int kTurn>
+double wide_cost(const ProductShape& s) {
+  return (s.rows >= kManyRows ? 1.0 : 1.2) * tile_cost<256, 1, kTurn>(s);
+}
+// Pairs are slower than blocks alone until so many rows.
+template <int kTurn, int64_t kFrom>
 double pair_cost(const ProductShape& s) {
-  constexpr int64_t kLongPrompt = 6144;
   const int tiles = 2 * ceil_div(s.rows, 2 * kTileRows) * ceil_div(s.n * s.matrices, 128);
-  return (s.rows >= kLongPrompt ? 0.99 : 1.01) * kTurn * ceil_div(tiles, s.multiprocessors);
+  return (s.rows >= kFrom ? 0.99 : 1.01) * kTurn * ceil_div(tiles, s.multiprocessors);
 }
 
 template <int kTokens>
@@ -178,13 +186,15 @@ constexpr auto kSchedules = std::to_array<ProductSchedule>({
      tile_cost<192, 1, 400, 192>},
     {"shared 96, 192 rows", plain_one_run, shared_tile_matmul<96, 3>, nullptr,
      tile_cost<96, 1, 205, 192>},
-    {"ping-pong 128", one_run, ping_pong_matmul<1>, ping_pong_gated<1>, tile_cost<128, 1, 165>},
-    {"ping-pong 128, pairs", one_run, ping_pong_matmul<2>, ping_pong_gated<2>, pair_cost<165>},
+    {"shared 256", one_run, shared_tile_matmul<256, 2>, shared_tile_gated<256, 2>, wide_cost<340>},
+    {"ping-pong 128", one_run, ping_pong_matmul<1>, ping_pong_gated<1>, square_cost<165>},
+    {"ping-pong 128, pairs", one_run, ping_pong_matmul<2>, ping_pong_gated<2>,
+     pair_cost<182, 1024>},
     {"tree 64", several_parts<1>, tree_matmul<64, 1>, nullptr, tile_cost<64, 1, 125>},
     {"tree 64, two blocks", several_parts<2>, tree_matmul<64, 2>, nullptr, tile_cost<64, 2, 85>},
     {"tree 96", several_parts<1>, tree_matmul<96, 1>, nullptr, tile_cost<96, 1, 163>},
     {"tree 128", several_parts<1>, tree_matmul<128, 1>, nullptr, tile_cost<128, 1, 200>},
-    {"tree 128, pairs", several_parts<1>, tree_matmul<128, 1, 2>, nullptr, pair_cost<200>},
+    {"tree 128, pairs", several_parts<1>, tree_matmul<128, 1, 2>, nullptr, pair_cost<200, 2048>},
     {"tree 128, two blocks", several_parts<2>, tree_matmul<128, 2>, nullptr,
      tile_cost<128, 2, 130>},
 });
