@@ -5,6 +5,7 @@
 #include "base/error.h"
 #include "kernels/cpu/attention.h"
 #include "kernels/cpu/backward.h"
+#include "kernels/cpu/block_product.h"
 #include "kernels/cpu/elementwise.h"
 #include "kernels/cpu/experts.h"
 #include "kernels/cpu/features.h"
@@ -26,6 +27,7 @@ struct Implementation {
   bool (*is_supported)();
   void (*override_kernels)(Kernels&);
   void (*override_training)(TrainingKernels&);
+  void (*override_blocks)(Kernels&);
 };
 
 constexpr cpu::AttendFunctions kAvx2Attend = {cpu::attend_avx2, cpu::kVectorTileQueries,
@@ -68,23 +70,27 @@ void override_training(TrainingKernels& kernels) {
 }
 
 constexpr Implementation kImplementations[] = {
-    {"scalar", [] { return true; }, [](Kernels&) {}, [](TrainingKernels&) {}},
+    {"scalar", [] { return true; }, [](Kernels&) {}, [](TrainingKernels&) {},
+     reference::override_blocks},
     {"avx2", cpu::has_avx2,
      override_kernels<cpu::kAvx2Rows, cpu::product_avx2, kAvx2Attend, hopper::override_avx2,
                       cpu::int8_best_avx2, cpu::fp8_product_avx2, cpu::pair_product_avx2,
                       kAvx2PairAttend>,
-     override_training<cpu::kAvx2Backward, cpu::product_avx2>},
+     override_training<cpu::kAvx2Backward, cpu::product_avx2>,
+     cpu::override_blocks<cpu::block_product_avx2, cpu::product_avx2>},
     {"avx512", cpu::has_avx512,
      override_kernels<cpu::kAvx512Rows, cpu::product_avx512, kAvx512Attend, hopper::override_avx512,
                       cpu::int8_best_avx512, cpu::fp8_product_avx512, cpu::pair_best_avx512,
                       kAvx512PairAttend>,
-     override_training<cpu::kAvx512Backward, cpu::product_avx512>},
+     override_training<cpu::kAvx512Backward, cpu::product_avx512>,
+     cpu::override_blocks<cpu::block_best_avx512, cpu::product_avx512>},
     // Nothing of AMX computes the orders hopper and pair: they stay with AVX-512.
     {"amx", cpu::has_amx,
      override_kernels<cpu::kAmxRows, cpu::product_amx, kAmxAttend, hopper::override_avx512,
                       cpu::int8_best_amx, cpu::fp8_product_avx512, cpu::pair_best_avx512,
                       kAvx512PairAttend>,
-     override_training<cpu::kAmxBackward, cpu::product_amx>},
+     override_training<cpu::kAmxBackward, cpu::product_amx>,
+     cpu::override_blocks<cpu::block_best_amx, cpu::product_amx>},
 };
 
 // The last row that is asked for and supported. Throws UsageError for unknown or unsupported names.
@@ -133,6 +139,11 @@ bool is_supported(std::string_view instruction_set) {
 
 Kernels select_kernels(Order order, std::string_view instruction_set) {
   return overridden(reference::table(order), instruction_set, &Implementation::override_kernels);
+}
+
+Kernels select_block_kernels(std::string_view instruction_set) {
+  Kernels kernels = select_kernels(Order::portable, instruction_set);
+  return overridden(kernels, instruction_set, &Implementation::override_blocks);
 }
 
 TrainingKernels select_training_kernels(Order order, std::string_view instruction_set) {

@@ -19,7 +19,9 @@ bool is_supported(std::string_view instruction_set);
 // an instruction set does not override come from the next slower set. Throws UsageError for unknown
 // or unsupported names.
 Kernels select_kernels(Order order, std::string_view instruction_set);
-// The same for training.
+// Those of order `portable` that multiply blocks as integers (numerics 2.3).
+Kernels select_block_kernels(std::string_view instruction_set);
+// The same as the first for training.
 TrainingKernels select_training_kernels(Order order, std::string_view instruction_set);
 
 }  // namespace invar

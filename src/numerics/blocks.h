@@ -2,7 +2,7 @@
 // (numerics 0.1). Also runs on GPUs.
 //
 // Each format is a function of the values q and the scales s of a block, and of an element's
-// number. Products are exact in f32; where something is added or subtracted, that rounds once.
+// number. Products are exact in f32; where something is added, that rounds once.
 #pragma once
 
 #include "numerics/e4m3.h"
@@ -25,51 +25,32 @@ constexpr int four_bits(const uint8_t* q, int i) {
 constexpr int five_bits(const uint8_t* q, int i) {
   return four_bits(q + 4, i) | (q[i / 8] >> i % 8 & 1) << 4;
 }
-constexpr float scaled(const uint8_t* d, int q) {
-  return f16_at(d) * static_cast<float>(q);
-}
-// s holds a factor and what is added.
-constexpr float scaled_plus(const uint8_t* s, int q) {
-  return scaled(s, q) + f16_at(s + 2);
-}
-
-constexpr float q8_0(const uint8_t* q, const uint8_t* s, int i) {
-  return scaled(s, static_cast<int8_t>(q[i]));
-}
-constexpr float q4_0(const uint8_t* q, const uint8_t* s, int i) {
-  return scaled(s, four_bits(q, i) - 8);
-}
-constexpr float q4_1(const uint8_t* q, const uint8_t* s, int i) {
-  return scaled_plus(s, four_bits(q, i));
-}
-constexpr float q5_0(const uint8_t* q, const uint8_t* s, int i) {
-  return scaled(s, five_bits(q, i) - 16);
-}
-constexpr float q5_1(const uint8_t* q, const uint8_t* s, int i) {
-  return scaled_plus(s, five_bits(q, i));
-}
 // What the 16 codes of iq4_nl stand for: -127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38,
 // 53, 69, 89, 113.
 constexpr int uneven_step(int code) {
   constexpr uint64_t low = 0xf6eaddcfbfad9881u, high = 0x7159453526190d01u;  // a byte for each
   return static_cast<int8_t>((code < 8 ? low >> 8 * code : high >> 8 * (code - 8)) & 0xff);
 }
-constexpr float iq4_nl(const uint8_t* q, const uint8_t* s, int i) {
-  return scaled(s, uneven_step(four_bits(q, i)));
-}
-
-// Steps 0, 0.5, 1, 1.5, 2, 3, 4, 6, then the same negative, times 2^(s[0] - 127), by their bits: no
-// subnormal number meets an operation. s[0] = 255 is NaN.
-constexpr float mxfp4(const uint8_t* q, const uint8_t* s, int i) {
-  const int code = four_bits(q, i);
-  const uint32_t sign = static_cast<uint32_t>(code & 8) << 28, infinity = 0x7f800000;
+// Twice what those of mxfp4 do: 0, 1, 2, 3, 4, 6, 8, 12, then the same negative.
+constexpr int twice_step(int code) {
   const int twice = code & 4 ? (code & 2 ? 8 + 4 * (code & 1) : 4 + 2 * (code & 1)) : code & 3;
+  return code & 8 ? -twice : twice;
+}
+// A step times 2^(s[0] - 127), by their bits: no subnormal number meets an operation, and a step of
+// 0 has a sign. s[0] = 255 is NaN.
+constexpr float mxfp4(const uint8_t* q, const uint8_t* s, int i) {
+  const int code = four_bits(q, i), twice = twice_step(code & 7);
+  const uint32_t sign = static_cast<uint32_t>(code & 8) << 28, infinity = 0x7f800000;
   const uint32_t bits = std::bit_cast<uint32_t>(static_cast<float>(twice));
   const int exponent = static_cast<int>(bits >> 23) + s[0] - 128;
   if (s[0] == 255) return std::bit_cast<float>(infinity | 0x400000);
   if (twice == 0 || exponent < 1) return std::bit_cast<float>(sign);
   if (exponent > 254) return std::bit_cast<float>(sign | infinity);
   return std::bit_cast<float>(sign | static_cast<uint32_t>(exponent) << 23 | (bits & 0x7fffff));
+}
+// 2^(s - 128), and zero where that is subnormal.
+constexpr float half_power(int s) {
+  return s < 2 ? 0.0f : std::bit_cast<float>(static_cast<uint32_t>(s - 1) << 23);
 }
 
 // ---- Blocks of 256: f16 numbers and, for parts of 32 or 16 elements, small integers
@@ -81,51 +62,24 @@ constexpr int scale_6(const uint8_t* s, int j) {
 constexpr int minimum_6(const uint8_t* s, int j) {
   return j < 4 ? s[j + 4] & 63 : s[j + 4] >> 4 | s[j] >> 6 << 4;
 }
-// d * scale * q - dmin * minimum; s: d, dmin, the 12 bytes.
-constexpr float scaled_minus(const uint8_t* s, int part, int q) {
-  const float d = f16_at(s) * static_cast<float>(scale_6(s + 4, part));
-  const float minimum = f16_at(s + 2) * static_cast<float>(minimum_6(s + 4, part));
-  return d * static_cast<float>(q) - minimum;
-}
 // Of 64 elements, 32 bytes: the lower halves, then the upper ones.
 constexpr int four_of_64(const uint8_t* q, int i) {
   return q[i / 64 * 32 + i % 32] >> (i / 32 % 2 * 4) & 15;
 }
-
-constexpr float q4_k(const uint8_t* q, const uint8_t* s, int i) {
-  return scaled_minus(s, i / 32, four_of_64(q, i));
-}
-constexpr float q5_k(const uint8_t* q, const uint8_t* s, int i) {
-  return scaled_minus(s, i / 32, four_of_64(q + 32, i) | (q[i % 32] >> i / 32 & 1) << 4);
-}
-// Of 128 elements 64 bytes with 4 bits and 32 bytes with the upper 2. s: 16 scales, d.
-constexpr float q6_k(const uint8_t* q, const uint8_t* s, int i) {
+// Of 128 elements 64 bytes with 4 bits and 32 bytes with the upper 2.
+constexpr int six_of_128(const uint8_t* q, int i) {
   const int half = i / 128, quarter = i / 32 % 4, at = i % 32;
   const int low = q[half * 64 + quarter % 2 * 32 + at] >> (quarter / 2 * 4) & 15;
-  const int high = q[128 + half * 32 + at] >> 2 * quarter & 3;
-  const float d = f16_at(s + 16) * static_cast<float>(static_cast<int8_t>(s[i / 16]));
-  return d * static_cast<float>((low | high << 4) - 32);
+  return low | (q[128 + half * 32 + at] >> 2 * quarter & 3) << 4;
 }
 // Of 128 elements 32 bytes with 2 bits of four of them.
 constexpr int two_bits(const uint8_t* q, int i) {
   return q[i / 128 * 32 + i % 32] >> (i / 32 % 4 * 2) & 3;
 }
-// s: for each 16 elements a scale in the lower half of a byte and a minimum in the upper; d, dmin.
-constexpr float q2_k(const uint8_t* q, const uint8_t* s, int i) {
-  const int both = s[i / 16];
-  const float d = f16_at(s + 16) * static_cast<float>(both & 15);
-  return d * static_cast<float>(two_bits(q, i)) - f16_at(s + 18) * static_cast<float>(both >> 4);
-}
 // Scale j of 16, 6 bits each: the lower 4 in 8 bytes, the upper 2 in 4.
 constexpr int scale_of_16(const uint8_t* s, int j) {
   const int low = s[j % 8] >> j / 8 * 4 & 15;
   return (low | (s[8 + j % 4] >> j / 4 * 2 & 3) << 4) - 32;
-}
-// q: 32 bytes of third bits (unset: 4 less), then two_bits. s: the scales, d.
-constexpr float q3_k(const uint8_t* q, const uint8_t* s, int i) {
-  const int less = q[i % 32] >> i / 32 & 1 ? 0 : 4;
-  const float d = f16_at(s + 12) * static_cast<float>(scale_of_16(s, i / 16));
-  return d * static_cast<float>(two_bits(q + 32, i) - less);
 }
 
 // ---- A block of 128 numbers of 8 bits with a scale of f32
@@ -141,42 +95,113 @@ constexpr float e4m3(const uint8_t* q, const uint8_t* s, int i) {
 
 }  // namespace blocks
 
-// Element i of a block in f32, before the one rounding to bf16 (numerics 0.1).
-constexpr float block_element(DType type, const uint8_t* values, const uint8_t* scales, int i) {
+// What elements that stand side by side have in common (numerics 2.3): each is factor * its
+// integer, and where the type adds something, plus that. Both are exact.
+struct BlockPart {
+  float factor = 0, plus = 0;
+};
+// How many elements that are. 0: the type has no such integers. (No look into the table of types,
+// as in expand_block.)
+constexpr int part_size(DType type) {
   switch (type) {
-    case DType::q8_0:
-      return blocks::q8_0(values, scales, i);
-    case DType::q4_0:
-      return blocks::q4_0(values, scales, i);
-    case DType::q4_1:
-      return blocks::q4_1(values, scales, i);
-    case DType::q5_0:
-      return blocks::q5_0(values, scales, i);
-    case DType::q5_1:
-      return blocks::q5_1(values, scales, i);
     case DType::q2_k:
-      return blocks::q2_k(values, scales, i);
     case DType::q3_k:
-      return blocks::q3_k(values, scales, i);
-    case DType::q4_k:
-      return blocks::q4_k(values, scales, i);
-    case DType::q5_k:
-      return blocks::q5_k(values, scales, i);
     case DType::q6_k:
-      return blocks::q6_k(values, scales, i);
-    case DType::iq4_nl:
-      return blocks::iq4_nl(values, scales, i);
-    case DType::mxfp4:
-      return blocks::mxfp4(values, scales, i);
-    case DType::e4m3:
-      return blocks::e4m3(values, scales, i);
+      return 16;
     case DType::bf16:
     case DType::f16:
     case DType::f32:
     case DType::i8:
-      break;  // no blocks
+    case DType::e4m3:
+      return 0;
+    default:
+      return 32;
+  }
+}
+constexpr bool adds_something(DType type) {
+  return type == DType::q4_1 || type == DType::q5_1 || type == DType::q2_k || type == DType::q4_k ||
+         type == DType::q5_k;
+}
+
+// The integer of element i of a block.
+constexpr int block_integer(DType type, const uint8_t* q, int i) {
+  switch (type) {
+    case DType::q8_0:
+      return static_cast<int8_t>(q[i]);
+    case DType::q4_0:
+      return blocks::four_bits(q, i) - 8;
+    case DType::q4_1:
+      return blocks::four_bits(q, i);
+    case DType::q5_0:
+      return blocks::five_bits(q, i) - 16;
+    case DType::q5_1:
+      return blocks::five_bits(q, i);
+    case DType::q2_k:
+      return blocks::two_bits(q, i);
+    case DType::q3_k:  // 32 bytes of third bits (unset: 4 less), then the others
+      return blocks::two_bits(q + 32, i) - (q[i % 32] >> i / 32 & 1 ? 0 : 4);
+    case DType::q4_k:
+      return blocks::four_of_64(q, i);
+    case DType::q5_k:
+      return blocks::four_of_64(q + 32, i) | (q[i % 32] >> i / 32 & 1) << 4;
+    case DType::q6_k:
+      return blocks::six_of_128(q, i) - 32;
+    case DType::iq4_nl:
+      return blocks::uneven_step(blocks::four_bits(q, i));
+    case DType::mxfp4:
+      return blocks::twice_step(blocks::four_bits(q, i));
+    case DType::e4m3:
+    case DType::bf16:
+    case DType::f16:
+    case DType::f32:
+    case DType::i8:
+      break;
   }
   return 0;
+}
+// Part j of a block.
+constexpr BlockPart block_part(DType type, const uint8_t* s, int j) {
+  using blocks::f16_at;
+  switch (type) {
+    case DType::q8_0:
+    case DType::q4_0:
+    case DType::q5_0:
+    case DType::iq4_nl:
+      return {f16_at(s)};
+    case DType::q4_1:
+    case DType::q5_1:
+      return {f16_at(s), f16_at(s + 2)};
+    case DType::q2_k:  // for each part a scale in the lower half of a byte, a minimum in the upper
+      return {f16_at(s + 16) * static_cast<float>(s[j] & 15),
+              -(f16_at(s + 18) * static_cast<float>(s[j] >> 4))};
+    case DType::q3_k:
+      return {f16_at(s + 12) * static_cast<float>(blocks::scale_of_16(s, j))};
+    case DType::q4_k:
+    case DType::q5_k:
+      return {f16_at(s) * static_cast<float>(blocks::scale_6(s + 4, j)),
+              -(f16_at(s + 2) * static_cast<float>(blocks::minimum_6(s + 4, j)))};
+    case DType::q6_k:
+      return {f16_at(s + 16) * static_cast<float>(static_cast<int8_t>(s[j]))};
+    case DType::mxfp4:
+      return {blocks::half_power(s[0])};
+    case DType::e4m3:
+    case DType::bf16:
+    case DType::f16:
+    case DType::f32:
+    case DType::i8:
+      break;
+  }
+  return {};
+}
+
+// Element i of a block in f32, before the one rounding to bf16 (numerics 0.1).
+constexpr float block_element(DType type, const uint8_t* values, const uint8_t* scales, int i) {
+  if (type == DType::mxfp4) return blocks::mxfp4(values, scales, i);
+  if (type == DType::e4m3) return blocks::e4m3(values, scales, i);
+  if (part_size(type) == 0) return 0;
+  const BlockPart part = block_part(type, scales, i / part_size(type));
+  const float scaled = part.factor * static_cast<float>(block_integer(type, values, i));
+  return adds_something(type) ? scaled + part.plus : scaled;
 }
 // All of them. Takes a row of kStorageTypes, since the table itself is no memory of a GPU's: there
 // an index that is not a constant makes a kernel that is one trap.

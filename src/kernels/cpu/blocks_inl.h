@@ -10,56 +10,11 @@
 //   value(q, j, h)   of such bytes the element of pair j, in f32
 #pragma once
 
-#include "kernels/cpu/panel_product.h"
+#include "kernels/cpu/block_bytes_inl.h"
 
 namespace invar::cpu {
 
 namespace {
-
-// The values and the scales of a panel's block.
-class BlockBytes {
- public:
-  BlockBytes(DType type, const char* values, const char* scales, int64_t block)
-      : values_(values + block * storage(type).value_bytes * 16),
-        fours_(values_ + storage(type).lead * 16),
-        scales_(scales + block * storage(type).scale_bytes * 16) {}
-
-  // Bytes 8i .. 8i + 7 of the values of outputs 8h .. 8h + 7.
-  Bits16 fours(int i, int h) const { return load_bits(fours_ + i * 128 + h * 64); }
-  // What stands before them: a word of each output.
-  Bits16 lead() const { return load_bits(values_); }
-  // Of each output's scales, which are whole words of 4 bytes, or of 2.
-  Bits16 scales_4(int i) const { return load_bits(scales_ + i * 64); }
-  Bits16 scales_2(int i) const { return load_u16(words(i)); }
-  Vec16 f16_scales(int i) const { return load_f16(words(i)); }
-  // Byte i of scales of whole words of 4.
-  Bits16 scale_byte(int i) const { return (scales_4(i / 4) >> i % 4 * 8) & splat_bits(0xff); }
-
-  static constexpr const StorageType& storage(DType type) {
-    return kStorageTypes[static_cast<int>(type)];
-  }
-
- private:
-  const uint16_t* words(int i) const { return reinterpret_cast<const uint16_t*>(scales_) + i * 16; }
-
-  const char* values_;
-  const char* fours_;
-  const char* scales_;
-};
-
-template <int kBits>
-inline Bits16 low_bits(Bits16 x) {
-  return x & splat_bits((1u << kBits) - 1);
-}
-// Of each of the four bytes.
-template <int kBits>
-inline Bits16 low_bits_of_bytes(Bits16 x) {
-  return x & splat_bits(((1u << kBits) - 1) * 0x01010101u);
-}
-// Bytes with a sign.
-inline Vec16 from_signed(Bits16 byte) {
-  return from_integer(low_bits<8>(byte + splat_bits(128))) - splat(128);
-}
 
 // What outputs have, for the lanes of both halves.
 struct Twice {
@@ -114,39 +69,6 @@ struct OfHalves {
 
 // ---- A leaf is a block
 
-// Integers of 4 bits: those of the last 8 pairs are the upper halves of the first ones' bytes.
-struct FourBits {
-  explicit FourBits(const BlockBytes& block) : block_(block) {}
-  Bits16 integers(int i, int h) const {
-    const Bits16 both = block_.fours(i % 2, h);
-    return low_bits_of_bytes<4>(i < 2 ? both : both >> 4);
-  }
-  const BlockBytes& block_;
-};
-// The same with fifth bits before them.
-struct FiveBits : FourBits {
-  explicit FiveBits(const BlockBytes& block) : FourBits(block) {
-    alignas(64) static constexpr uint32_t kOddElement[16] = {0, 1, 0, 1, 0, 1, 0, 1,
-                                                             0, 1, 0, 1, 0, 1, 0, 1};
-    const Bits16 odd = load_bits(kOddElement);
-    high_[0] = lower_twice(block.lead()) >> odd;
-    high_[1] = upper_twice(block.lead()) >> odd;
-  }
-  Bits16 integers(int i, int h) const {
-    // Bits 0, 2, 4 and 6 of byte i; carried to bit 7 of a byte each.
-    const Bits16 bits = all_bytes(high_[h], i) & splat_bits(0x40100401);
-    const Bits16 carried = bits + splat_bits(0x40707c7f);
-    return FourBits::integers(i, h) | ((carried >> 3) & splat_bits(0x10101010));
-  }
-  // Byte i of each lane in all of its bytes.
-  static Bits16 all_bytes(Bits16 x, int i) {
-    alignas(16) static constexpr uint8_t kFirst[16] = {0, 0, 0, 0, 4,  4,  4,  4,
-                                                       8, 8, 8, 8, 12, 12, 12, 12};
-    return lookup_bytes(x, four_times(kFirst) + splat_bits(0x01010101u * static_cast<uint32_t>(i)));
-  }
-  Bits16 high_[2];
-};
-
 struct Q8_0Leaf : Scaled<0> {
   static constexpr DType kType = DType::q8_0;
   Q8_0Leaf(const BlockBytes& block, int64_t) : Scaled(block.f16_scales(0)), block_(block) {}
@@ -167,14 +89,9 @@ struct ScaledPlusLeaf : Integers, ScaledPlus {
       : Integers(block),
         ScaledPlus(from_f16(low_bits<16>(block.scales_4(0))), from_f16(block.scales_4(0) >> 16)) {}
 };
-struct Iq4NlLeaf : FourBits, Scaled<0> {
+struct Iq4NlLeaf : UnevenSteps, Scaled<0> {
   static constexpr DType kType = DType::iq4_nl;
-  Iq4NlLeaf(const BlockBytes& block, int64_t) : FourBits(block), Scaled(block.f16_scales(0)) {}
-  Bits16 integers(int i, int h) const {
-    alignas(16) static constexpr int8_t kSteps[16] = {-127, -104, -83, -65, -49, -35, -22, -10,
-                                                      1,    13,   25,  38,  53,  69,  89,  113};
-    return lookup_bytes(four_times(kSteps), FourBits::integers(i, h));
-  }
+  Iq4NlLeaf(const BlockBytes& block, int64_t) : UnevenSteps(block), Scaled(block.f16_scales(0)) {}
 };
 
 // The scale is a power of two, in two factors, of which none is subnormal.
@@ -198,40 +115,12 @@ struct Mxfp4Leaf : FourBits {
 
 // ---- Eight leaves are a block
 
-// Some bits of 32 bytes, from a bit on that a leaf has.
-template <int kBits>
-class SomeBits {
- public:
-  SomeBits(const BlockBytes& block, int64_t first_byte, int64_t shift)
-      : block_(block),
-        first_(static_cast<int>(first_byte / 8)),
-        shift_(splat_bits(static_cast<uint32_t>(shift))) {}
-  Bits16 integers(int i, int h) const { return low_bits_of_bytes<kBits>(lowest(i, h)); }
-  // The same with other bits above them.
-  Bits16 lowest(int i, int h) const { return block_.fours(first_ + i, h) >> shift_; }
-
- private:
-  const BlockBytes& block_;
-  int first_;
-  Bits16 shift_;
-};
-
 // Of q4_k and q5_k: the scale and the minimum of a leaf.
 template <int kBits>
 struct ScaleAndMinimum : ScaledMinus<kBits> {
   ScaleAndMinimum(const BlockBytes& block, int64_t part)
-      : ScaledMinus<kBits>(
-            from_f16(low_bits<16>(block.scales_4(0))) * scale(block, static_cast<int>(part)),
-            from_f16(block.scales_4(0) >> 16) * minimum(block, static_cast<int>(part))) {}
-  static Bits16 byte(const BlockBytes& block, int i) { return block.scale_byte(4 + i); }
-  static Vec16 scale(const BlockBytes& block, int part) {
-    if (part < 4) return from_integer(low_bits<6>(byte(block, part)));
-    return from_integer(low_bits<4>(byte(block, part + 4)) | (byte(block, part - 4) >> 6) << 4);
-  }
-  static Vec16 minimum(const BlockBytes& block, int part) {
-    if (part < 4) return from_integer(low_bits<6>(byte(block, part + 4)));
-    return from_integer(byte(block, part + 4) >> 4 | (byte(block, part) >> 6) << 4);
-  }
+      : ScaledMinus<kBits>(scale_of_8(block, static_cast<int>(part)),
+                           minimum_of_8(block, static_cast<int>(part))) {}
 };
 
 struct Q4KLeaf : ScaleAndMinimum<4> {
@@ -242,62 +131,35 @@ struct Q4KLeaf : ScaleAndMinimum<4> {
   SomeBits<4> bits_;
 };
 
-struct Q5KLeaf : ScaleAndMinimum<5> {
+struct Q5KLeaf : ScaleAndMinimum<5>, FiveOf64 {
   static constexpr DType kType = DType::q5_k;
   Q5KLeaf(const BlockBytes& block, int64_t part)
-      : ScaleAndMinimum(block, part),
-        low_(block, 32 + part / 2 * 32, part % 2 * 4),
-        high_(block, 0, part) {}
-  Bits16 integers(int i, int h) const { return low_.integers(i, h) | high_.integers(i, h) << 4; }
-  SomeBits<4> low_;
-  SomeBits<1> high_;
+      : ScaleAndMinimum(block, part), FiveOf64(block, part) {}
 };
 
-struct Q6KLeaf : OfHalves<Scaled<32>> {
+struct Q6KLeaf : OfHalves<Scaled<32>>, SixOf128 {
   static constexpr DType kType = DType::q6_k;
   Q6KLeaf(const BlockBytes& block, int64_t part)
-      : OfHalves{Scaled<32>(scale(block, part, 0)), Scaled<32>(scale(block, part, 8))},
-        low_(block, part / 4 * 64 + part % 2 * 32, part % 4 / 2 * 4),
-        high_(block, 128 + part / 4 * 32, part % 4 * 2) {}
-  static Vec16 scale(const BlockBytes& block, int64_t part, int shift) {
-    const Bits16 both = block.scales_2(static_cast<int>(part));
-    return block.f16_scales(8) * from_signed(both >> shift);
-  }
-  Bits16 integers(int i, int h) const { return low_.integers(i, h) | high_.integers(i, h) << 4; }
-  SomeBits<4> low_;
-  SomeBits<2> high_;
+      : OfHalves{Scaled<32>(signed_scale_of_16(block, 2 * part)),
+                 Scaled<32>(signed_scale_of_16(block, 2 * part + 1))},
+        SixOf128(block, part) {}
 };
 
-struct Q2KLeaf : SomeBits<2>, OfHalves<ScaledPlus> {
+struct Q2KLeaf : TwoOf128, OfHalves<ScaledPlus> {
   static constexpr DType kType = DType::q2_k;
   Q2KLeaf(const BlockBytes& block, int64_t part)
-      : SomeBits(block, part / 4 * 32, part % 4 * 2),
-        OfHalves{values(block, 2 * part), values(block, 2 * part + 1)} {}
-  // For 16 elements a byte.
+      : TwoOf128(block, part), OfHalves{values(block, 2 * part), values(block, 2 * part + 1)} {}
   static ScaledPlus values(const BlockBytes& block, int64_t i) {
-    const Bits16 both = block.scales_4(4), byte = block.scale_byte(static_cast<int>(i));
-    return {from_f16(low_bits<16>(both)) * from_integer(low_bits<4>(byte)),
-            from_f16(both >> 16) * (splat(0) - from_integer(byte >> 4))};
+    return {scale_of_16(block, i), plus_of_16(block, i)};
   }
 };
 
-struct Q3KLeaf : OfHalves<Scaled<4>> {
+struct Q3KLeaf : OfHalves<Scaled<4>>, ThreeOf128 {
   static constexpr DType kType = DType::q3_k;
   Q3KLeaf(const BlockBytes& block, int64_t part)
-      : OfHalves{Scaled<4>(scale(block, static_cast<int>(part) * 2)),
-                 Scaled<4>(scale(block, static_cast<int>(part) * 2 + 1))},
-        low_(block, 32 + part / 4 * 32, part % 4 * 2),
-        third_(block, 0, part) {}
-  // Of the 16 scales.
-  static Vec16 scale(const BlockBytes& block, int i) {
-    const auto byte = [&](int b) { return block.scales_2(b / 2) >> b % 2 * 8; };
-    const Bits16 low = low_bits<4>(byte(i % 8) >> i / 8 * 4);
-    const Bits16 high = low_bits<2>(byte(8 + i % 4) >> i / 4 * 2);
-    return block.f16_scales(6) * (from_integer(low | high << 4) - splat(32));
-  }
-  Bits16 integers(int i, int h) const { return low_.integers(i, h) | third_.integers(i, h) << 2; }
-  SomeBits<2> low_;
-  SomeBits<1> third_;
+      : OfHalves{Scaled<4>(six_bit_scale_of_16(block, 2 * part)),
+                 Scaled<4>(six_bit_scale_of_16(block, 2 * part + 1))},
+        ThreeOf128(block, part) {}
 };
 
 // ---- What is done with leaves

@@ -1,5 +1,5 @@
-// Products of integers and of e4m3 numbers: numerics 2.1 and 2.2, one output at a time. The same in
-// every order.
+// Products of integers, of e4m3 numbers and of blocks: numerics 2.1, 2.2 and 2.3, one output at a
+// time. The first two are the same in every order.
 #include <algorithm>
 #include <cstring>
 #include <vector>
@@ -7,6 +7,7 @@
 #include "base/check.h"
 #include "kernels/block_places.h"
 #include "kernels/reference/reference.h"
+#include "numerics/block_dot.h"
 #include "numerics/int8.h"
 #include "numerics/math.h"
 
@@ -67,13 +68,42 @@ struct Numbers {
   std::vector<float> scales;
 };
 
+// The same of a matrix in blocks.
+struct Parts {
+  static constexpr DType kType = DType::i8;
+
+  Parts(const Matrix& w, int64_t output) : type(w.type) {
+    const BlockPlaces places(w);
+    const int parts = places.block() / part_size(type);
+    for (int64_t block = 0; block < places.row_blocks(); ++block) {
+      uint8_t values[kMaxBlockBytes], scales[kMaxBlockBytes];
+      places.read_stored(w.data, output, block, scales, values);
+      for (int i = 0; i < places.block(); ++i)
+        integers.push_back(static_cast<int8_t>(block_integer(type, values, i)));
+      for (int j = 0; j < parts; ++j) factors.push_back(block_part(type, scales, j));
+    }
+  }
+  static bool are_in(const Matrix& w) { return part_size(w.type) > 0; }
+  float dot(const int8_t* x, const RunScale* scales, int64_t k, int split_k) const {
+    return orders::block_dot(
+        x, scales, {part_size(type), adds_something(type), integers.data(), factors.data()}, k,
+        split_k);
+  }
+
+  DType type;
+  std::vector<int8_t> integers;
+  std::vector<BlockPart> factors;
+};
+
 // Calls use(t, dot of activation row t and that output) for every row.
 template <typename Column, typename Use>
 void dot_rows(const Activation& x, int64_t rows, const Matrix& w, int64_t output, int split_k,
               Use use) {
-  CHECK(x.type == Column::kType && w.type == Column::kType, "a product of quantised numbers");
+  constexpr bool kHasParts = std::is_same_v<Column, Parts>;
+  CHECK(x.type == Column::kType && (kHasParts ? Parts::are_in(w) : w.type == Column::kType),
+        "a product of quantised numbers");
   const Column column(w, output);
-  const int64_t scales = scales_of_row(Column::kType, w.k, split_k);
+  const int64_t scales = kHasParts ? w.k / kLeafPad : scales_of_row(Column::kType, w.k, split_k);
   const auto* row = static_cast<const int8_t*>(x.data);
   for (int64_t t = 0; t < rows; ++t, row += x.stride)
     use(t, column.dot(row, x.scales + t * scales, w.k, split_k));
@@ -130,7 +160,44 @@ void gated_matmul_of(const GatedMatmulParams& p, const Execution& on) {
   }
 }
 
+// Rows of bf16 beside blocks as integers.
+struct IntegerRows {
+  IntegerRows(const Activation& x, int64_t rows, int64_t k)
+      : values(static_cast<size_t>(rows * k)), scales(static_cast<size_t>(rows * k / kLeafPad)) {
+    CHECK(x.type == DType::bf16, "what becomes integers is bf16");
+    for (int64_t t = 0; t < rows; ++t)
+      orders::quantise_columns(static_cast<const bf16_t*>(x.data) + t * x.stride, k,
+                               values.data() + t * k, scales.data() + t * k / kLeafPad);
+    view = {values.data(), DType::i8, k, scales.data()};
+  }
+  std::vector<int8_t> values;
+  std::vector<RunScale> scales;
+  Activation view;
+};
+
+void matmul_by_parts(const MatmulParams& p, const Execution& on) {
+  if (!Parts::are_in(p.w)) return matmul<Order::portable>(p, on);
+  const IntegerRows x(p.x, p.rows, p.w.k);
+  MatmulParams of_integers = p;
+  of_integers.x = x.view;
+  matmul_of<Parts>(of_integers, on);
+}
+
+void gated_matmul_by_parts(const GatedMatmulParams& p, const Execution& on) {
+  if (!Parts::are_in(p.gate_up)) return gated_matmul<Order::portable>(p, on);
+  const IntegerRows x(p.x, p.rows, p.gate_up.k);
+  GatedMatmulParams of_integers = p;
+  of_integers.x = x.view;
+  gated_matmul_of<Parts>(of_integers, on);
+}
+
 }  // namespace
+
+void override_blocks(Kernels& kernels) {
+  kernels.matmul = matmul_by_parts;
+  kernels.gated_matmul = gated_matmul_by_parts;
+  kernels.qkv_product = nullptr;  // rows become integers once, not for each head
+}
 
 void quantise(const QuantiseParams& p, const Execution& on) {
   quantise_as<Integers>(p, on);

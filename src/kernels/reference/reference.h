@@ -21,6 +21,8 @@ void gated_matmul(const GatedMatmulParams& p, const Execution& on);
 void quantise(const QuantiseParams& p, const Execution& on);
 void int8_matmul(const MatmulParams& p, const Execution& on);
 void int8_gated_matmul(const GatedMatmulParams& p, const Execution& on);
+// Blocks as integers (numerics 2.3).
+void override_blocks(Kernels& kernels);
 void quantise_fp8(const QuantiseParams& p, const Execution& on);
 void fp8_matmul(const MatmulParams& p, const Execution& on);
 void fp8_gated_matmul(const GatedMatmulParams& p, const Execution& on);
