@@ -6,6 +6,15 @@ function(invar_library name)
   target_link_libraries(invar_${name} PUBLIC invar_options ${ARG_DEPS})
 endfunction()
 
+# What this folder installs from here on belongs to `target`. `cmake --install` of a build that has not made it leaves the
+# component out and says so; a component that is asked for by name must be there.
+function(invar_install_if_built target component)
+  install(CODE "if(NOT CMAKE_INSTALL_COMPONENT AND NOT EXISTS \"$<TARGET_FILE:${target}>\")
+    message(STATUS \"Leaving out the component ${component}: its target ${target} is not built\")
+    return()
+  endif()" COMPONENT ${component})
+endfunction()
+
 # invar_test(NAME SOURCES ... DEPS ...): one GoogleTest program; every TEST in it is a ctest test.
 # INVAR_SOURCE_DIR is where the repository lies, for tests that read its files. Names in INVAR_SANITIZED_TESTS have the label that
 # scripts/test --asan and --tsan run.

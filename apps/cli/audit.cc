@@ -223,9 +223,7 @@ constexpr int kContext = 512;
 int run_audit(const AuditFlags& flags) {
   const Timer timer;
   Schedule base;
-  ModelFlags named = flags.model;
-  use_bundled_model(named);
-  base.model = resolved(named);
+  base.model = resolved(flags.model);
   base.model.context = kContext;
   if (base.model.arithmetic.starts_with("control") && flags.only_answers.empty())
     fail_usage("the audit compares an arithmetic with control; control itself promises nothing");

@@ -253,6 +253,7 @@ void add_bench_divergence(CLI::App& bench, Action& action) {
   add_rank_divergence_flags(*command, *over);
   command->callback([&action, flags, over] {
     action = [flags, over] {
+      use_made_model(flags->model, "tiny");
       if (over->ranks.empty()) return run_divergence(*flags);
       over->model = flags->model;
       over->tokens = flags->tokens;

@@ -138,10 +138,7 @@ LoadSpec read_spec(const BenchLoadFlags& flags) {
 int run_bench_load(BenchLoadFlags flags) {
   check(flags);
   LoadSpec spec = read_spec(flags);
-  if (flags.model.options.model.empty()) {
-    flags.model.options.model = "bench-100m";
-    if (flags.model.options.load_format == "auto") flags.model.options.load_format = "dummy:1";
-  }
+  use_made_model(flags.model, "bench-100m");
   std::optional<AtomicFile> file;  // a place that cannot be written is known before minutes of work
   if (!flags.report.empty()) file.emplace(flags.report);
   if (!flags.metrics.empty()) make_directories(flags.metrics);

@@ -421,10 +421,7 @@ int run_bench(BenchFlags flags) {
   const bool on_cpu = options.device == "cpu";
   if (flags.profile && (!on_cpu || flags.model.json))
     fail_usage("--profile is for the CPU and prints no JSON: leave out --device and --json");
-  if (options.model.empty()) {
-    options.model = "bench-473m";
-    if (options.load_format == "auto") options.load_format = "dummy:1";
-  }
+  use_made_model(flags.model, "bench-473m");
   if (flags.steps.wanted()) {
     if (flags.sweep || flags.model.json)
       fail_usage(

@@ -242,7 +242,6 @@ int run_undrafted(const BenchSpeculateFlags& flags, const std::shared_ptr<Model>
 
 int run_bench_speculate(BenchSpeculateFlags flags) {
   check(flags);
-  use_bundled_model(flags.model);
   const ModelOptions options = resolved(flags.model);
   add_methods(flags, options);
   SpeculativeConfig loaded_for;  // how drafts are accepted is each engine's

@@ -261,7 +261,6 @@ void add_chat(CLI::App& app, Action& action) {
   command->callback([&action, flags, command] {
     flags->has_length = command->count("--max-tokens") > 0;
     flags->named = named_options(*command);
-    use_bundled_model(flags->model);
     action = [flags] { return run_chat(*flags); };
   });
 }

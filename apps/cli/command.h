@@ -56,12 +56,11 @@ void add_model_flags(CLI::App& command, ModelFlags& flags);
 void add_ignored_config_keys(CLI::App& command, std::vector<std::string>& keys,
                              std::string_view and_then);
 
-// Where no model is named: the one that Invar brings along, "models/story" of the directory that
-// INVAR_HOME names, else of the repository or the installation that this program stands in. Without
-// one there it stays empty.
-void use_bundled_model(ModelFlags& flags);
+// Where no model is named: the preset with random weights. For benchmarks, which measure time.
+void use_made_model(ModelFlags& flags, const char* preset);
 
-// The options with the built-in made model where none is named.
+// The options with a model. Where none is named it is the bundled one (bundled_model), or a small
+// preset if random weights are asked for.
 ModelOptions resolved(const ModelFlags& flags);
 
 // What to say of weights that were made and not read: that they are random, and why. Empty where
@@ -90,7 +89,7 @@ void add_engine_flags(CLI::App& command, EngineFlags& flags);
 
 // What the flags ask the factory for. Throws UsageError when they make no sense.
 InstanceOptions instance_options(const ModelFlags& model, const EngineFlags& engine);
-// Loads the model with a progress line on the terminal. Without a name it is a small made one.
+// Loads the model with a progress line on the terminal.
 std::shared_ptr<Model> open_with_progress(const InstanceOptions& options);
 inline std::shared_ptr<Model> open_with_progress(const ModelFlags& flags) {
   return open_with_progress({.model = resolved(flags)});

@@ -150,9 +150,8 @@ void add_model_flags(CLI::App& command, ModelFlags& flags) {
       .add_option("MODEL", o.model,
                   "A Hugging Face model directory or a GGUF file, or with --load-format dummy:SEED "
                   "a preset's "
-                  "name. Default: "
-                  "the bundled model for generate, chat, serve and audit, a small one with random "
-                  "weights otherwise")
+                  "name. Default: the bundled model, and for benchmarks a preset with random "
+                  "weights")
       ->transform(CLI::Validator(open_hub_cache, ""));
   command
       .add_option("--load-format", o.load_format,
@@ -180,9 +179,11 @@ void add_model_flags(CLI::App& command, ModelFlags& flags) {
   command.add_flag("--json", flags.json, "Print JSON");
 }
 
-void use_bundled_model(ModelFlags& flags) {
+void use_made_model(ModelFlags& flags, const char* preset) {
   ModelOptions& options = flags.options;
-  if (options.model.empty() && options.load_format == "auto") options.model = bundled_model();
+  if (!options.model.empty()) return;
+  options.model = preset;
+  if (options.load_format == "auto") options.load_format = "dummy:1";
 }
 
 ModelOptions resolved(const ModelFlags& flags) {
@@ -194,10 +195,8 @@ ModelOptions resolved(const ModelFlags& flags) {
     fail_usage("expected the executor hosts in a job of {} processes, found {}",
                hosts::launch().size, options.executor);
   options.executor = options.settled_executor();
-  if (options.model.empty()) {
-    options.model = "tiny";
-    if (options.load_format == "auto") options.load_format = "dummy:1";
-  }
+  if (options.model.empty())
+    options.model = options.load_format == "auto" ? bundled_model() : "tiny";
   return options;
 }
 

@@ -296,7 +296,6 @@ void refuse_beside_rejection(const ServeFlags& flags) {
 int run_serve(ServeFlags flags) {
   give_back_large_pieces();
   const bool is_named = !flags.model.options.model.empty();
-  use_bundled_model(flags.model);
   refuse_beside_rejection(flags);
   set_server_options(flags);
   set_reach(flags);

@@ -215,7 +215,6 @@ int run_verify(VerifyFlags flags) {
   const ServedAnswer served = read_served_answer(read_json(flags.answer));
   Report report{.fault = outer_fault(served, flags)};
   if (report.fault.empty()) {
-    use_bundled_model(flags.model);
     take_arithmetic(served.receipts.front(), flags);
     report = recompute(served, open_with_progress(flags.model), flags);
   }

@@ -1,5 +1,7 @@
 #include "session/open.h"
 
+#include <fmt/ranges.h>
+
 #include <cstdlib>
 #include <filesystem>
 
@@ -29,21 +31,22 @@ TokenizerTexts made_tokenizer_texts(const ModelOptions& o) {
   return make_tokenizer(read_model_config(o).spec.vocab, 1).texts;
 }
 
-// Of the models that Invar brings along the one of this name, "models/...", or nothing.
+// Where the model `name` that Invar brings along, "models/...", may be.
+std::vector<std::string> bundled_places(const std::string& name) {
+  if (const char* home = std::getenv("INVAR_HOME")) return {fs::path(home) / name};
+  std::error_code error;
+  const fs::path program = fs::read_symlink("/proc/self/exe", error).parent_path();
+  if (error) return {};
+  // build/release/invar of a repository; bin/invar of an installation
+  return {(program / "../.." / name).lexically_normal(),
+          (program / "../share/invar" / name).lexically_normal()};
+}
+
+// The first of these places that has a model, or nothing.
 std::string bundled(const std::string& name) {
-  std::vector<fs::path> homes;
-  if (const char* home = std::getenv("INVAR_HOME")) {
-    homes = {home};
-  } else {
-    std::error_code error;
-    const fs::path program = fs::read_symlink("/proc/self/exe", error).parent_path();
-    // build/release/invar of a repository; bin/invar of an installation
-    if (!error) homes = {program / "../..", program / "../share/invar"};
-  }
   std::error_code ignored;
-  for (const fs::path& home : homes)
-    if (fs::exists(home / name / "config.json", ignored))
-      return (home / name).lexically_normal().string();
+  for (const std::string& place : bundled_places(name))
+    if (fs::exists(fs::path(place) / "config.json", ignored)) return place;
   return {};
 }
 
@@ -106,7 +109,15 @@ void add_end_tokens(SamplingParams& params, const Model& model) {
 }
 
 std::string bundled_model() {
-  return bundled("models/story");
+  constexpr const char* kName = "models/story";
+  std::string found = bundled(kName);
+  if (found.empty())
+    fail_usage(
+        "expected the bundled model in {}, found none: name a MODEL, set INVAR_HOME to the "
+        "directory "
+        "of models/, or ask for random weights with --load-format dummy:1",
+        fmt::join(bundled_places(kName), " or "));
+  return found;
 }
 
 std::string found_drafter(const std::string& name) {

@@ -31,7 +31,8 @@ SamplingParams open_sampling_defaults(const ModelOptions& options);
 void add_end_tokens(SamplingParams& params, const Model& model);
 
 // The model that Invar brings along: "models/story" of the directory that INVAR_HOME names, else of
-// the repository or the installation that this program stands in. Empty without one.
+// the repository or the installation that this program stands in. Throws UsageError without one: a
+// program that was copied away from its models has nothing to answer with.
 std::string bundled_model();
 // A drafter's directory. "models/eagle3" and "models/draft" are found there, too, wherever the
 // program is called from. Any other name stays as it is.

@@ -14,17 +14,17 @@ import tempfile
 import unittest
 
 INVAR = None  # the program; set by main
-os.environ["INVAR_HOME"] = "/nowhere"  # without MODEL the made one, whatever is bundled
 PROMPT = "The bits of an answer depend on the request alone."
 FAST = ["--threads", "1", "--max-model-len", "256", "--kv-cache-memory", "0.05"]
 
 
-def invar(*args, home="/nowhere", address_space=resource.RLIM_INFINITY):
-    """Without a bundled model: what is tested here does not depend on one."""
+def invar(*args, home=None, address_space=resource.RLIM_INFINITY):
+    """Without MODEL it is a small made one, or the one bundled in `home`: what is tested here does not depend on the one of this
+    repository."""
     limit = (address_space, resource.getrlimit(resource.RLIMIT_AS)[1])
     return subprocess.run([INVAR, *args], capture_output=True, stdin=subprocess.DEVNULL, timeout=60,
                           preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_AS, limit),
-                          env=dict(os.environ, INVAR_HOME=str(home)))
+                          env=dict(os.environ, INVAR_HOME=str(home or os.environ["INVAR_HOME"])))
 
 
 def header_of(path):
@@ -43,8 +43,10 @@ class CliTest(unittest.TestCase):
         cls.directory = tempfile.TemporaryDirectory(prefix="invar-cli-")
         cls.root = pathlib.Path(cls.directory.name)
         cls.model = cls.root / "model"
-        done = invar("make-model", str(cls.model), "--seed", "3")
-        assert done.returncode == 0, done.stderr
+        os.environ["INVAR_HOME"] = str(cls.root / "home")
+        for model, seed in (cls.model, "3"), (cls.root / "home/models/story", "1"):
+            done = invar("make-model", str(model), "--seed", seed)
+            assert done.returncode == 0, done.stderr
 
     @classmethod
     def tearDownClass(cls):
@@ -311,14 +313,34 @@ class Generate(CliTest):
         shutil.rmtree(model)
 
     def test_without_a_model_the_bundled_one_is_taken(self):
-        home = self.root / "home"
+        home = self.root / "other home"
         shutil.copytree(self.model, home / "models" / "story")
         args = ["generate", "-p", PROMPT, "--json", "--max-tokens", "8", "--ignore-eos", *FAST]
-        found = {where: json.loads(invar(*args, home=where).stdout)["logits_hash"] for where in (home, "/nowhere")}
+        found = [json.loads(invar(*args, home=where).stdout)["logits_hash"] for where in (home, None)]
         named = json.loads(self.succeed(*args[:1], self.model, *args[1:]))["logits_hash"]
-        self.assertEqual(found[home], named)
-        self.assertNotEqual(found["/nowhere"], named)
+        self.assertEqual(found[0], named)
+        self.assertNotEqual(found[1], named)
         shutil.rmtree(home)
+
+    def test_without_a_bundled_model_nothing_is_answered(self):
+        """A program that was copied away from its models, or whose INVAR_HOME is wrong."""
+        alone = self.root / "alone"
+        alone.mkdir()
+        shutil.copy2(INVAR, alone / "invar")
+        without = {name: value for name, value in os.environ.items() if name != "INVAR_HOME"}
+        run = lambda *words, **home: subprocess.run([alone / "invar", *words], capture_output=True, text=True, stdin=subprocess.DEVNULL,
+                                                    timeout=60, env={**without, **home})
+        for words in (["generate", "-p", "x"], ["serve", "--port", "0"], ["chat"], ["score", "--text", "x"], ["inspect"], ["audit"],
+                      ["evaluate"]):
+            for home, places in (({}, f"{self.root}/models/story or {self.root}/share/invar/models/story"),
+                                 ({"INVAR_HOME": "/nowhere"}, "/nowhere/models/story")):
+                done = run(*words, **home)
+                self.assertEqual((done.returncode, done.stdout), (2, ""), (words, done.stderr))
+                self.assertEqual(done.stderr, f"invar: expected the bundled model in {places}, found none: name a MODEL, set INVAR_HOME to "
+                                              "the directory of models/, or ask for random weights with --load-format dummy:1\n")
+        # The control: who asks for random weights gets them, and who names a model gets its own.
+        self.assertEqual(run("generate", "-p", "x", "--load-format", "dummy:1", "--max-tokens", "2", *FAST).returncode, 0)
+        self.assertEqual(run("generate", self.model, "-p", "x", "--max-tokens", "2", *FAST).returncode, 0)
 
     def test_the_seed_decides_what_is_drawn(self):
         drawn = {self.generate("--temperature", "1", "--seed", str(seed))["text"] for seed in range(4)}
@@ -428,7 +450,7 @@ class Chat(CliTest):
         self.assertEqual(done.stdout.decode(), "".join(a + "\n" for a in answers))
         self.assertIn("2 answers, 16 tokens", done.stderr.decode())
         self.assertIn(report["answers"][1]["logits_hash"], done.stderr.decode())
-        self.assertIn(b"random weights", self.chat("Hello\n").stderr)
+        self.assertIn(b"random weights", self.chat("Hello\n", "--load-format", "dummy:1").stderr)
         self.assertIn(b"0 answers", self.chat("").stderr)
 
     def test_a_turn_that_cannot_be_answered_loses_nothing_else(self):
@@ -548,8 +570,9 @@ class Output(CliTest):
 
     def test_random_weights_are_said_to_be_random(self):
         for args in ["inspect"], ["score", "--tokens", "1,2,3", *FAST]:
-            self.assertIn("random (dummy:1 of tiny)", self.succeed(*args).decode())
-            self.assertIn("random", json.loads(self.succeed(*args, "--json"))["weights"])
+            made = [*args, "--load-format", "dummy:1"]
+            self.assertIn("random (dummy:1 of tiny)", self.succeed(*made).decode())
+            self.assertIn("random", json.loads(self.succeed(*made, "--json"))["weights"])
             named = [args[0], self.model, *args[1:]]
             self.assertNotIn("random", self.succeed(*named).decode())
             self.assertNotIn("weights", json.loads(self.succeed(*named, "--json")))

@@ -27,11 +27,11 @@ import threading
 import time
 
 from mpi_test import mpirun, ranks_of
-from served import free_port
+from served import free_port, made
 
-os.environ["INVAR_HOME"] = "/nonexistent"  # without MODEL the made one, whatever is bundled
 DONE = b"data: [DONE]\n\n", b'event: message_stop\ndata: {"type": "message_stop"}\n\n'  # how streams end
 CONTROLS = 8  # answers whose seeds only the first journal keeps
+MODEL = made()
 MODEL_FLAGS = ["--threads", "1", "--max-model-len", "512", "--max-num-seqs", "16", "--kv-cache-memory", "0.05",
                "--served-model-name", "tiny"]
 
@@ -49,7 +49,7 @@ class Server:
 
     def __init__(self, invar, journal, log, *flags, launch=()):
         self.port, self.log = free_port(), log
-        self.command = [*launch, invar, "serve", *MODEL_FLAGS, "--host", "127.0.0.1", "--port", str(self.port), "--journal",
+        self.command = [*launch, invar, "serve", *MODEL, *MODEL_FLAGS, "--host", "127.0.0.1", "--port", str(self.port), "--journal",
                         str(journal), *flags]
         self.stopping = False
         self.deaths = 0  # grows before and after each
@@ -436,7 +436,7 @@ def main():
     parser.add_argument("--mpi", action="store_true")
     options = parser.parse_args()
     if options.model:
-        MODEL_FLAGS.insert(0, options.model)
+        MODEL[:] = [options.model]
     print(f"seed {options.seed}")
     with tempfile.TemporaryDirectory(prefix="invar-crash-") as name:
         directory = pathlib.Path(name)

@@ -12,7 +12,7 @@ import sys
 import unittest
 
 from mpi_hosts import HOSTS, make_hosts
-from served import FAST, Served, free_port
+from served import FAST, Served, free_port, made
 
 INVAR = None
 PROMPT = "It was a dark and stormy night"
@@ -20,7 +20,8 @@ SECRET = "0123456789abcdef0123456789abcdef"
 
 
 def command(*flags):
-    return [INVAR, "generate", "-p", PROMPT, "--max-tokens", "12", "--temperature", "0", "--json", "--threads", "1", *flags]
+    return [INVAR, "generate", "-p", PROMPT, "--max-tokens", "12", "--temperature", "0", "--json", "--threads", "1", *made(flags),
+            *flags]
 
 
 def layout(ranks, stages):
@@ -121,7 +122,7 @@ class HostRanks(unittest.TestCase):
             os.environ[name] = value
         try:
             other = start(*command(), env=environment(1, 2, port))
-            server = Served(INVAR, command=[INVAR, "serve", "--host", "127.0.0.1", "--port", "0", *FAST, *layout(2, 1)])
+            server = Served(INVAR, command=[INVAR, "serve", "--host", "127.0.0.1", "--port", "0", *made(), *FAST, *layout(2, 1)])
         finally:
             for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"):
                 os.environ.pop(name)
@@ -155,7 +156,6 @@ def over_hosts():
 
 
 if __name__ == "__main__":
-    os.environ["INVAR_HOME"] = "/nonexistent"
     INVAR = os.path.abspath(sys.argv.pop(1))
     if "--hosts" in sys.argv:
         over_hosts()

@@ -8,6 +8,7 @@ import sys
 import tempfile
 
 from mpi_test import PROMPT
+from served import made
 
 HOSTS = {"invar-host-0": "10.77.0.1", "invar-host-1": "10.77.0.2"}
 # What mpirun has instead of ssh: agent ADDRESS COMMAND...
@@ -38,12 +39,11 @@ def make_hosts():
 
 def hash_of(invar, *flags, launch=()):
     out = run(*launch, invar, "generate", "-p", PROMPT, "--max-tokens", "12", "--temperature", "0", "--json", "--threads", "1",
-              *flags)
+              *made(flags), *flags)
     return json.loads(out)["logits_hash"]
 
 
 def main(invar):
-    os.environ["INVAR_HOME"] = "/nonexistent"
     make_hosts()
     with tempfile.TemporaryDirectory() as folder:
         agent = pathlib.Path(folder, "agent")

@@ -8,7 +8,7 @@ import sys
 import tempfile
 import unittest
 
-from served import FAST, Served
+from served import FAST, Served, made
 
 INVAR = None
 PROMPT = "It was a dark and stormy night"
@@ -57,7 +57,7 @@ def call(*words, status=0, **options):
 
 def generate(*flags, launch=()):
     out = call(*launch, INVAR, "generate", "-p", PROMPT, "--max-tokens", "12", "--temperature", "0", "--json",
-               "--threads", "1", *flags)
+               "--threads", "1", *made(flags), *flags)
     return json.loads(out.stdout)["logits_hash"]
 
 
@@ -127,13 +127,13 @@ class Mpi(unittest.TestCase):
         self.assertEqual(said.stderr.count("--nonsense"), 1)  # of one process
 
     def test_what_cannot_be_is_refused(self):
-        said = call(*mpirun(3), INVAR, "generate", "-p", "x", "--tensor-parallel-size", "2", status=None).stderr
+        said = call(*mpirun(3), INVAR, "generate", *made(), "-p", "x", "--tensor-parallel-size", "2", status=None).stderr
         self.assertIn("found 3 processes and 2 ranks x 1 stages", said)
-        said = call(*mpirun(2), INVAR, "generate", "-p", "x", "--distributed-executor-backend", "mp", status=None).stderr
+        said = call(*mpirun(2), INVAR, "generate", *made(), "-p", "x", "--distributed-executor-backend", "mp", status=None).stderr
         self.assertIn("expected the executor mpi in a job of 2 processes, found mp", said)
 
     def test_a_rank_that_dies_ends_the_job(self):
-        server = Served(INVAR, command=[*mpirun(2), INVAR, "serve", "--host", "127.0.0.1", "--port", "0", *FAST,
+        server = Served(INVAR, command=[*mpirun(2), INVAR, "serve", "--host", "127.0.0.1", "--port", "0", *made(), *FAST,
                                         "--tensor-parallel-size", "2"])
         ask = dict(prompt=PROMPT, max_tokens=8, temperature=0)
         server.post("/v1/completions", **ask)
@@ -143,7 +143,7 @@ class Mpi(unittest.TestCase):
         server.stop()
 
     def test_a_job_that_ends_leaves_nobody(self):
-        server = Served(INVAR, command=[*mpirun(2), INVAR, "serve", "--host", "127.0.0.1", "--port", "0", *FAST,
+        server = Served(INVAR, command=[*mpirun(2), INVAR, "serve", "--host", "127.0.0.1", "--port", "0", *made(), *FAST,
                                         "--tensor-parallel-size", "2"])
         ranks = ranks_of(server.process.pid)
         os.kill(ranks[0], signal.SIGTERM)

@@ -8,14 +8,14 @@ import tempfile
 import time
 import unittest
 
-from served import Served
+from served import Served, made
 
 INVAR = None
 PROMPT = "It was a dark and stormy night"
 
 
 def hash_of(*flags):
-    out = subprocess.run([INVAR, "generate", "-p", PROMPT, "--max-tokens", "24", "--temperature", "0", "--json", *flags],
+    out = subprocess.run([INVAR, "generate", "-p", PROMPT, "--max-tokens", "24", "--temperature", "0", "--json", *made(flags), *flags],
                          capture_output=True, check=True, timeout=120)
     return json.loads(out.stdout)["logits_hash"]
 
@@ -56,19 +56,19 @@ class RankProcesses(unittest.TestCase):
         for flags, said in ((["--distributed-executor-backend", "ray"], "expected an executor of threads, mp, mp-sockets, mpi or hosts"),
                             (["--tensor-parallel-size", "2", "--distributed-executor-backend", "mp", "--load-format",
                               "auto", "/nonexistent"], "/nonexistent")):
-            done = subprocess.run([INVAR, "generate", "-p", "x", *flags], capture_output=True, text=True, timeout=60)
+            done = subprocess.run([INVAR, "generate", "-p", "x", *made(flags), *flags], capture_output=True, text=True, timeout=60)
             self.assertNotEqual(done.returncode, 0)
             self.assertIn(said, done.stderr)
 
     def test_a_job_of_mpi_needs_a_launcher_and_a_library(self):
         ranks = ["--tensor-parallel-size", "2"]
-        done = subprocess.run([INVAR, "generate", "-p", "x", *ranks, "--distributed-executor-backend", "mpi"],
+        done = subprocess.run([INVAR, "generate", "-p", "x", *made(), *ranks, "--distributed-executor-backend", "mpi"],
                               capture_output=True, text=True, timeout=60)
         self.assertEqual(done.returncode, 2)
         self.assertIn("expected a launcher for the executor mpi, as in mpirun -n 2 invar", done.stderr)
         with tempfile.TemporaryDirectory() as folder:  # as where there is no Open MPI
             open(f"{folder}/libmpi.so.40", "w").close()
-            done = subprocess.run([INVAR, "generate", "-p", "x", *ranks], capture_output=True, text=True, timeout=60,
+            done = subprocess.run([INVAR, "generate", "-p", "x", *made(), *ranks], capture_output=True, text=True, timeout=60,
                                   env={**os.environ, "OMPI_COMM_WORLD_SIZE": "2", "OMPI_COMM_WORLD_RANK": "0",
                                        "LD_LIBRARY_PATH": folder})
         self.assertEqual(done.returncode, 1)

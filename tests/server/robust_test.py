@@ -14,7 +14,7 @@ import tempfile
 import time
 import unittest
 
-from served import FAST, Endless, Served, children, events, fast_and, read_all
+from served import FAST, Endless, Served, children, events, fast_and, made, read_all
 
 INVAR = None  # the program; set by main
 COMPLETIONS = "/v1/completions"
@@ -291,8 +291,47 @@ class Shares(unittest.TestCase):
 
 
 class Pages(unittest.TestCase):
+class AdminsDoors(unittest.TestCase):
+    """What changes the server for everybody."""
+
+    def documented(self):
+        """Paths of the table in docs/server.md."""
+        section = (ROOT / "docs/server.md").read_text().split("| path, all of them POST |")[1].split("\n\n")[0]
+        return {path for row in section.splitlines()[2:] for path in re.findall(r"`(/[^`]+)`", row.split("|")[1])}
+
+    def test_the_table_has_all_of_them(self):
+        rows = re.findall(r'\{"(?:GET|POST|DELETE)", "([^"]+)",[^}]*?\b(?:admin|trainer)\b', (ROOT / "src/server/routes.cc").read_text())
+        self.assertGreater(len(rows), 25)
+        self.assertEqual(set(rows), self.documented())
+
+    def test_they_are_shut_to_one_of_several_keys(self):
+        served = Served(INVAR, "--api-key", "a", "--api-key", "b")
+        self.addCleanup(served.stop)
+        for path in sorted(self.documented()):
+            for key in ("a", "b"):
+                status, _, answer = served.ask("POST", path, {}, {"Authorization": f"Bearer {key}"})
+                self.assertEqual((status, answer["error"]["code"]), (403, "no_admin_key"), (path, answer))
+        self.assertEqual(served.ask("GET", "/flush_cache", headers={"Authorization": "Bearer a"})[0], 403)
+        self.assertEqual(served.ask("POST", COMPLETIONS, dict(prompt="x", max_tokens=1), {"Authorization": "Bearer a"})[0], 200)
+
+    def test_the_admins_key_opens_them(self):
+        served = Served(INVAR, "--api-key", "a", "--api-key", "b", "--admin-key", "root")
+        self.addCleanup(served.stop)
+        for path in sorted(self.documented()):
+            self.assertEqual(served.ask("POST", path, {}, {"Authorization": "Bearer a"})[0], 401, path)
+        for path in ("/pause", "/resume", "/sleep", "/wake_up", "/abort_requests", "/flush_cache"):
+            self.assertEqual(served.ask("POST", path, {}, {"Authorization": "Bearer root"})[0], 200, path)
+        self.assertEqual(served.ask("POST", COMPLETIONS, dict(prompt="x", max_tokens=1), {"Authorization": "Bearer b"})[0], 200)
+
+    def test_a_lab_has_one_key(self):
+        done = subprocess.run([INVAR, "serve", "--lab", "--port", "0", "--api-key", "a", "--api-key", "b", *made(), *FAST], capture_output=True,
+                              text=True, timeout=60)
+        self.assertEqual(done.returncode, 2)
+        self.assertIn("--lab lets each client change the engine for all: expected one --api-key, found 2", done.stderr)
+
+
     def test_without_a_key_it_is_for_this_machine_and_its_own_pages(self):
-        served = Served(INVAR, command=[INVAR, "serve", "--port", "0", *FAST])  # listens on 127.0.0.1 alone
+        served = Served(INVAR, command=[INVAR, "serve", *made(), "--port", "0", *FAST])  # listens on 127.0.0.1 alone
         self.addCleanup(served.stop)
         ask = lambda **headers: served.ask("GET", "/v1/models", headers={name.title(): value for name, value in headers.items()})
         own = f"127.0.0.1:{served.port}"
@@ -323,7 +362,7 @@ class Pages(unittest.TestCase):
         self.assertEqual(served.ask("GET", "/v1/models", headers={"Origin": "null"})[1]["Access-Control-Allow-Origin"], "*")
 
     def test_a_lab_is_not_for_everybody(self):
-        done = subprocess.run([INVAR, "serve", "--lab", "--host", "0.0.0.0", "--port", "0", *FAST], capture_output=True, text=True, timeout=60)
+        done = subprocess.run([INVAR, "serve", "--lab", "--host", "0.0.0.0", "--port", "0", *made(), *FAST], capture_output=True, text=True, timeout=60)
         self.assertEqual(done.returncode, 2)
         self.assertIn("--lab lets clients change the engine: expected --api-key", done.stderr)
 

@@ -12,13 +12,18 @@ import subprocess
 import tempfile
 import time
 
-os.environ["INVAR_HOME"] = "/nonexistent"  # without MODEL the made one, whatever is bundled
+os.environ["INVAR_HOME"] = "/nonexistent"  # no test has the bundled model unless it names it
 FAST = ["--threads", "1", "--max-model-len", "512", "--kv-cache-memory", "0.1", "--max-num-seqs", "32"]
 
 
 def fast_and(flags):
     """`flags`, and of FAST what they do not say."""
     return [word for pair in zip(FAST[::2], FAST[1::2]) if pair[0] not in flags for word in pair] + list(flags)
+
+
+def made(flags=()):
+    """What asks for the small model of random weights, where `flags` do not say which weights."""
+    return [] if "--load-format" in flags else ["--load-format", "dummy:1"]
 
 
 def free_port():
@@ -44,7 +49,7 @@ class Served:
         self.program = invar
         self.log = tempfile.TemporaryFile("w+b")  # what it says on the error stream
         command = command or [invar, "serve", "--host", "127.0.0.1", "--port", "0", "--served-model-name", name,
-                              *fast_and(flags)]
+                              *made(flags), *fast_and(flags)]
         self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=self.log)
         ready, _, _ = select.select([self.process.stdout], [], [], self.patience)
         assert ready, "the server did not start"

@@ -18,7 +18,7 @@ import tempfile
 import time
 import unittest
 
-from served import FAST, Endless, Served, children, events, fast_and, read_all
+from served import FAST, Endless, Served, children, events, fast_and, made, read_all
 
 INVAR = None  # the program; set by main
 COMPLETIONS, CHAT = "/v1/completions", "/v1/chat/completions"
@@ -97,7 +97,7 @@ class Answers(ServerTest):
         body = dict(prompt="The bits", max_tokens=12, seed=5, temperature=0.8, ignore_eos=True, logits_hash=True)
         served = self.served.post(COMPLETIONS, **body)
         done = subprocess.run([INVAR, "generate", "-p", "The bits", "--json", "--max-tokens", "12", "--seed", "5",
-                               "--temperature", "0.8", "--ignore-eos", *FAST], capture_output=True, timeout=60)
+                               "--temperature", "0.8", "--ignore-eos", *made(), *FAST], capture_output=True, timeout=60)
         said = json.loads(done.stdout)
         self.assertEqual(served["choices"][0]["logits_hash"], said["logits_hash"])
         self.assertEqual(served["choices"][0]["finish_reason"], "length")
@@ -201,7 +201,7 @@ class Answers(ServerTest):
         self.assertEqual(len(logprobs["tokens"]), 4)
         self.assertIsNone(logprobs["token_logprobs"][0])
         self.assertIsNone(logprobs["top_logprobs"][0])
-        done = subprocess.run([INVAR, "score", "--json", *FAST, "--tokens", *map(str, ids)], capture_output=True)
+        done = subprocess.run([INVAR, "score", "--json", *made(), *FAST, "--tokens", *map(str, ids)], capture_output=True)
         self.assertEqual(logprobs["token_logprobs"][1:], json.loads(done.stdout)["logprobs"][1:])
         for value in logprobs["token_logprobs"][1:]:
             self.assertEqual(f32(value), struct.unpack("<f", struct.pack("<f", float(str(value))))[0])
@@ -1228,7 +1228,7 @@ class Encrypted(unittest.TestCase):
         for flags, text in ((["--ssl-certfile", self.key, "--ssl-keyfile", self.key], "certificates"),
                             (["--ssl-certfile", self.certificate, "--ssl-keyfile", "/nowhere"], "/nowhere"),
                             (["--ssl-certfile", self.certificate], "ssl-keyfile")):
-            done = subprocess.run([INVAR, "serve", *FAST, "--port", "0", *flags], capture_output=True, timeout=60)
+            done = subprocess.run([INVAR, "serve", *made(), *FAST, "--port", "0", *flags], capture_output=True, timeout=60)
             self.assertNotEqual(done.returncode, 0)
             self.assertIn(text, done.stderr.decode())
 
@@ -1389,7 +1389,7 @@ class Ends(unittest.TestCase):
             self.assertEqual(served.stop(), 0)
 
     def test_a_cache_that_holds_no_context_is_refused(self):
-        done = subprocess.run([INVAR, "serve", "--port", "0", "--threads", "1", "--kv-cache-memory", "0.0005"], capture_output=True, timeout=60)
+        done = subprocess.run([INVAR, "serve", *made(), "--port", "0", "--threads", "1", "--kv-cache-memory", "0.0005"], capture_output=True, timeout=60)
         self.assertEqual((done.returncode, done.stdout), (1, b""))
         self.assertIn(b"--max-model-len 256 or auto", done.stderr)
         for flags in ((), ("--data-parallel-size", "2"), ("--engine-process",)):
@@ -1415,7 +1415,7 @@ class Ends(unittest.TestCase):
         for flags, text in ((["--dtype", "float16"], "rounded"), (["--enforce-eager"], "compiled"),
                             (["--enable-lora", "--lora-modules", "a=b"], "adapters"),
                             (["--api-key", ""], "key"), (["--admin-key", ""], "key"), (["--host", "nowhere"], "IP address"), (["--port", "99999"], "port")):
-            done = subprocess.run([INVAR, "serve", *FAST, *flags], capture_output=True, timeout=60)
+            done = subprocess.run([INVAR, "serve", *made(), *FAST, *flags], capture_output=True, timeout=60)
             self.assertEqual((done.returncode, done.stdout), (2, b""), done.stderr)
             self.assertIn(text, done.stderr.decode())
 

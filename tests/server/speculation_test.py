@@ -4,7 +4,7 @@ import subprocess
 import sys
 import unittest
 
-from served import Served
+from served import Served, made
 
 INVAR = None
 STORY = pathlib.Path(__file__).resolve().parents[2] / "models/story"
@@ -109,7 +109,7 @@ class Speculation(unittest.TestCase):
         ask(served)
         self.assertIn("/rejection as m on", served.said())
         for flags in (["--journal", "/nonexistent/journal"], ["--engine-process"], ["--receipt-key", "/nonexistent/key"], ["--lab"]):
-            refused = subprocess.run([INVAR, "serve", "--speculative-config", rejecting, *flags], capture_output=True, text=True, timeout=30)
+            refused = subprocess.run([INVAR, "serve", *made(), "--speculative-config", rejecting, *flags], capture_output=True, text=True, timeout=30)
             self.assertNotEqual(refused.returncode, 0)
             self.assertIn(f"{flags[0]} computes answers again", refused.stderr)
 

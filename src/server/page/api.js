@@ -13,10 +13,11 @@ export function setKey(key) {
   sessionStorage.setItem("key", key);
 }
 
+// `body`: a value, or JSON that is written already.
 async function send(method, path, body, { signal, headers = {} } = {}) {
   if (server.key) headers = { ...headers, Authorization: `Bearer ${server.key}` };
   if (body) headers = { ...headers, "Content-Type": "application/json" };
-  const response = await fetch(path, { method, headers, signal, body: body && JSON.stringify(body) });
+  const response = await fetch(path, { method, headers, signal, body: typeof body === "string" ? body : body && JSON.stringify(body) });
   if (response.ok) return response;
   const text = await response.text();
   let error = {};
