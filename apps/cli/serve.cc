@@ -223,6 +223,9 @@ void set_reach(ServeFlags& flags) {
         "alone, found --host {}",
         o.http.host);
 }
+  if (flags.lab && o.keys.client.size() > 1)
+    fail_usage("--lab lets each client change the engine for all: expected one --api-key, found {}",
+               o.keys.client.size());
 
 // What clients are told of the model, and what of its files that needs.
 class Served {

@@ -49,7 +49,9 @@ void add_client_flags(CLI::App& command, ServeFlags& flags) {
       ->envname("INVAR_API_KEY")
       ->check(not_empty);
   command
-      .add_option("--admin-key", o.keys.admin, "API keys for /admin (default: those of --api-key)")
+      .add_option("--admin-key", o.keys.admin,
+                  "API keys for what changes the server for everybody: weights, pauses, ends of "
+                  "others' answers (default: that of --api-key, where it is one)")
       ->envname("INVAR_ADMIN_KEY")
       ->check(not_empty);
   command.add_flag("--trust-trainers", o.keys.trusts_trainers,

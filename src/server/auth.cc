@@ -51,6 +51,13 @@ void Keys::check(Need need, const HttpRequest& request) const {
     throw ApiError{403,
                    fmt::format("{} needs a server with --admin-key or --api-key", request.path),
                    "no_api_key"};
+  // What one of several clients may do harms no other.
+  if (is_admin && !has_own && keys.size() > 1)
+    throw ApiError{403,
+                   fmt::format("{} changes the server for all of its {} keys: it needs a server "
+                               "with --admin-key",
+                               request.path, keys.size()),
+                   "no_admin_key"};
   if (keys.empty() || shows_one_of(request, keys)) return;
   throw ApiError{401,
                  fmt::format("expected the {} as \"Authorization: Bearer KEY\"",

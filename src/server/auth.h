@@ -10,7 +10,8 @@ namespace invar::server {
 
 struct Keys {
   std::vector<std::string> client;  // empty: anyone may ask
-  // For what changes the server; empty: those of clients, and nobody when there are none.
+  // For what changes the server for everybody. Empty: the only key of clients, and nobody where
+  // there are several or none.
   std::vector<std::string> admin;
   // Whether RL stacks, some of which show no key, need none for what an admin may.
   bool trusts_trainers = false;

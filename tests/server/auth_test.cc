@@ -26,7 +26,8 @@ const HttpRequest kNone = with({}), kClient = with({{"authorization", "bearer on
                   kAnthropic = with({{"x-api-key", "two"}});
 
 TEST(Keys, WhoNeedsNoneAndWhoNeedsWhich) {
-  const Keys open, client{.client = {"one", "two"}}, both{.client = {"one"}, .admin = {"root"}};
+  const Keys open, one{.client = {"one"}}, client{.client = {"one", "two"}},
+      both{.client = {"one"}, .admin = {"root"}};
   EXPECT_EQ(status(open, Keys::Need::none, kNone), 0);
   EXPECT_EQ(status(open, Keys::Need::client, kNone), 0);
   EXPECT_EQ(status(open, Keys::Need::admin, kClient), 403);  // there is no key that would do
@@ -35,10 +36,26 @@ TEST(Keys, WhoNeedsNoneAndWhoNeedsWhich) {
   EXPECT_EQ(status(client, Keys::Need::client, kClient), 0);
   EXPECT_EQ(status(client, Keys::Need::client, kAnthropic), 0);
   EXPECT_EQ(status(client, Keys::Need::client, kAdmin), 401);
-  EXPECT_EQ(status(client, Keys::Need::admin, kClient), 0);
+  EXPECT_EQ(status(one, Keys::Need::admin, kClient), 0);
+  EXPECT_EQ(status(one, Keys::Need::trainer, kNone), 401);
   EXPECT_EQ(status(both, Keys::Need::admin, kClient), 401);
   EXPECT_EQ(status(both, Keys::Need::admin, kAdmin), 0);
   EXPECT_EQ(status(both, Keys::Need::client, kAdmin), 401);
+}
+
+TEST(Keys, OneOfSeveralIsNotTheAdmin) {
+  Keys keys{.client = {"one", "two"}};
+  for (const HttpRequest& request : {kNone, kClient, kAnthropic, kAdmin}) {
+    EXPECT_EQ(status(keys, Keys::Need::admin, request), 403);
+    EXPECT_EQ(status(keys, Keys::Need::trainer, request), 403);
+  }
+  EXPECT_EQ(status(keys, Keys::Need::client, kClient), 0);
+  keys.trusts_trainers = true;  // as the flag says, and no more
+  EXPECT_EQ(status(keys, Keys::Need::admin, kClient), 403);
+  EXPECT_EQ(status(keys, Keys::Need::trainer, kNone), 0);
+  keys = {.client = {"one", "two"}, .admin = {"root"}};
+  EXPECT_EQ(status(keys, Keys::Need::trainer, kClient), 401);
+  EXPECT_EQ(status(keys, Keys::Need::trainer, kAdmin), 0);
 }
 
 TEST(Keys, AKeyIsComparedAsAWhole) {

@@ -18,6 +18,7 @@ from served import FAST, Endless, Served, children, events, fast_and, made, read
 
 INVAR = None  # the program; set by main
 COMPLETIONS = "/v1/completions"
+ROOT = pathlib.Path(__file__).resolve().parents[2]
 
 
 class Replies:
@@ -329,6 +330,7 @@ class AdminsDoors(unittest.TestCase):
         self.assertEqual(done.returncode, 2)
         self.assertIn("--lab lets each client change the engine for all: expected one --api-key, found 2", done.stderr)
 
+class Pages(unittest.TestCase):
 
     def test_without_a_key_it_is_for_this_machine_and_its_own_pages(self):
         served = Served(INVAR, command=[INVAR, "serve", *made(), "--port", "0", *FAST])  # listens on 127.0.0.1 alone
@@ -365,6 +367,32 @@ class AdminsDoors(unittest.TestCase):
         done = subprocess.run([INVAR, "serve", "--lab", "--host", "0.0.0.0", "--port", "0", *made(), *FAST], capture_output=True, text=True, timeout=60)
         self.assertEqual(done.returncode, 2)
         self.assertIn("--lab lets clients change the engine: expected --api-key", done.stderr)
+
+class StandingStill(unittest.TestCase):
+    """SIGSTOP to an engine's process: nothing comes from it, and its socket stands."""
+
+    def test_its_answers_come_from_another_one(self):
+        ask = [dict(prompt=f"question {i}", max_tokens=24, seed=i, temperature=0.9, ignore_eos=True, logits_hash=True) for i in range(6)]
+        plain = Served(INVAR)
+        self.addCleanup(plain.stop)
+        answer_of = lambda served, body: served.post(COMPLETIONS, **body)["choices"]
+        expected = [answer_of(plain, body) for body in ask]
+        self.assertNotEqual(expected[0], expected[1])  # the control: they can differ
+        for flags in (("--engine-process",), ("--data-parallel-size", "2", "--distributed-executor-backend", "mp")):
+            served = Served(INVAR, *flags)
+            self.addCleanup(served.stop)
+            engines = children(served.process.pid)
+            self.assertEqual(len(engines), 2 if "mp" in flags else 1)
+            os.kill(engines[0], signal.SIGSTOP)
+            before = time.monotonic()
+            with concurrent.futures.ThreadPoolExecutor(len(ask)) as pool:
+                found = list(pool.map(lambda body: answer_of(served, body), ask))
+            self.assertEqual(found, expected)
+            self.assertLess(time.monotonic() - before, 15)
+            self.assertNotIn(engines[0], children(served.process.pid))
+            self.assertIn("the engine's process gives no sign of life", served.said())
+            self.assertEqual(served.ask("GET", "/health")[0], 200)
+
 
 
 class Signals(unittest.TestCase):
