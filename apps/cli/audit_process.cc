@@ -81,7 +81,7 @@ std::vector<std::string> command_of(const Schedule& schedule) {
     command.emplace_back(name);
     command.push_back(fmt::to_string(value));
   }
-  command.emplace_back("--engine-socket");
+  command.emplace_back("--engine-files");
   return command;
 }
 

@@ -22,7 +22,7 @@ std::vector<std::string> engine_command() {
   for (std::string argument; std::getline(called, argument, '\0');) command.push_back(argument);
   if (command.empty()) fail("/proc/self/cmdline: expected this program's arguments, found none");
   command.front() = "/proc/self/exe";
-  command.push_back("--engine-socket");
+  command.push_back("--engine-files");
   return command;
 }
 

@@ -293,11 +293,14 @@ void refuse_beside_rejection(const ServeFlags& flags) {
   Local local(flags, tokenizer);
   say_step_rows(flags, local.instance);
   seat_server(local.instance);
-  server::serve_engine(flags.engine_socket, local.backend);
+  server::serve_engine(flags.engine_files.first, local.backend);
 }
 
 int run_serve(ServeFlags flags) {
   give_back_large_pieces();
+  const bool is_engine_process = flags.engine_files.first >= 0;
+  std::optional<server::SignOfLife> alive;
+  if (is_engine_process) alive.emplace(flags.engine_files.second);
   const bool is_named = !flags.model.options.model.empty();
   refuse_beside_rejection(flags);
   set_server_options(flags);
@@ -307,7 +310,7 @@ int run_serve(ServeFlags flags) {
     flags.names = {is_named ? options.model
                             : std::filesystem::path(options.model).filename().string()};
   const Tokenizer tokenizer = open_tokenizer(options);
-  if (flags.engine_socket >= 0) run_engine_process(flags, tokenizer);
+  if (is_engine_process) run_engine_process(flags, tokenizer);
   const Served served(flags, options, tokenizer);
   std::optional<Local> local;
   std::unique_ptr<server::Backend> apart;

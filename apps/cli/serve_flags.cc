@@ -186,7 +186,7 @@ void add_serving_flags(CLI::App& command, ServeFlags& flags) {
   command.add_flag("--lab", flags.lab,
                    "Let clients change the scheduling policy, the rows of a step, the drafter, the "
                    "ranks and the arithmetic, for the demonstrations of the page at /");
-  command.add_option("--engine-socket", flags.engine_socket)->group("");  // of that process
+  command.add_option("--engine-files", flags.engine_files)->group("");  // of that process
   command.add_option("--engine-context", flags.engine_context)->group("")->take_last();
   command.add_option("--engine-replica", flags.engine_replica)->group("");
 }

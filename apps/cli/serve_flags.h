@@ -29,7 +29,7 @@ struct ServeFlags {
   bool share_prefixes = false;
   int replicas = 1, max_logprobs = 20;
   double request_seconds = 0, target_tbt_ms = 200;
-  int engine_socket = -1;  // of an engine's process
+  std::pair<int, int> engine_files = {-1, -1};  // of an engine's process: socket, sign of life
   // Of one that is started again: what the first one had; 0: it is the first.
   int engine_context = 0;
   int engine_replica = -1;  // which of the replicas that are processes it is; -1: there are none

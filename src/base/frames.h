@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <mutex>
 #include <optional>
 #include <string>
@@ -19,23 +20,28 @@ struct Frame {
 
 class FrameSocket {
  public:
-  // `most`: bytes that a frame may have.
-  explicit FrameSocket(Socket socket, uint64_t most = uint64_t{256} << 20)
-      : socket_(std::move(socket)), most_(most) {}
+  static constexpr uint64_t kMost = uint64_t{256} << 20;
+
+  // `most`: bytes that a frame may have. `trouble`: asked while receive() waits, in mid-frame too;
+  // what it says, receive() throws.
+  explicit FrameSocket(Socket socket, uint64_t most = kMost,
+                       std::function<std::string()> trouble = {})
+      : socket_(std::move(socket)), most_(most), trouble_(std::move(trouble)) {}
 
   // Sends all of it; safe from several threads. False when the other end is gone.
   bool send(uint8_t kind, std::string_view bytes);
   // Nothing when the other end is gone, even in mid-frame; one thread. Throws Error for a frame
   // that is longer than any can be.
   std::optional<Frame> receive();
-  // Whether there is something to receive, its end perhaps, within so many ms.
-  bool has_something(int wait_ms) const;
-  // Wakes whoever receives: the other end seems gone.
+  // Wakes those who receive or send: the other end seems gone.
   void shut_down();
 
  private:
+  bool receive_bytes(void* data, size_t bytes);
+
   Socket socket_;
   const uint64_t most_;
+  const std::function<std::string()> trouble_;
   std::mutex sending_;
 };
 

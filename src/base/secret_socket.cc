@@ -11,13 +11,13 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <chrono>
 #include <cstring>
 #include <thread>
 
 #include "base/check.h"
-#include "base/error.h"
 
 namespace invar {
 
@@ -25,7 +25,6 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-constexpr int kGreetingSeconds = 5;
 constexpr std::string_view kGreeting = "invar ranks 1\n";
 
 struct Addresses {
@@ -41,10 +40,20 @@ struct Addresses {
   addrinfo* first = nullptr;
 };
 
-void set_timeout(int socket, int seconds) {
-  const timeval time{.tv_sec = seconds, .tv_usec = 0};
-  ::setsockopt(socket, SOL_SOCKET, SO_RCVTIMEO, &time, sizeof time);
-  ::setsockopt(socket, SOL_SOCKET, SO_SNDTIMEO, &time, sizeof time);
+Clock::time_point in_seconds(double seconds) {
+  return Clock::now() +
+         std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(seconds));
+}
+
+// Whether there is something to read, or to take, before `until`.
+bool is_ready(int socket, Clock::time_point until) {
+  pollfd end{.fd = socket, .events = POLLIN, .revents = 0};
+  while (true) {
+    const auto left = std::chrono::ceil<std::chrono::milliseconds>(until - Clock::now()).count();
+    const int found = ::poll(&end, 1, static_cast<int>(std::max<int64_t>(left, 0)));
+    if (found > 0) return true;
+    if (left <= 0) return false;
+  }
 }
 
 // Messages are short and waited for; a host that is gone is found out.
@@ -75,8 +84,9 @@ bool are_same(std::string_view a, std::string_view b) {
   return a.size() == b.size() && ::CRYPTO_memcmp(a.data(), b.data(), a.size()) == 0;
 }
 
-// What both ends say first. Each proves that it knows the secret by a code of both's random words,
-// who was asked before who asked: so nothing of another connection helps.
+// What both ends say first, within a time for all of it. Each proves that it knows the secret by a
+// code of both's random words, who was asked before who asked: so nothing of another connection
+// helps.
 class Greeting {
  public:
   Greeting(int socket, std::string_view secret) : socket_(socket), secret_(secret) {
@@ -100,12 +110,19 @@ class Greeting {
 
  private:
   void say(const std::string& words) const {
-    if (!send_all(socket_, words.data(), words.size())) fail("another rank's connection has ended");
+    if (!send_all(socket_, words.data(), words.size()))  // less than any socket holds
+      throw SecretSocket::NoGreeting("another rank's connection has ended");
   }
   std::string hear(size_t bytes) const {
     std::string words(bytes, '\0');
-    if (!receive_all(socket_, words.data(), bytes))
-      fail("another rank's connection ended before it had said that it knows the secret");
+    for (size_t at = 0; at < bytes;) {
+      const size_t received =
+          is_ready(socket_, until_) ? receive_some(socket_, words.data() + at, bytes - at) : 0;
+      if (received == 0)
+        throw SecretSocket::NoGreeting(
+            "another rank's connection ended before it had said that it knows the secret");
+      at += received;
+    }
     return words;
   }
   void expect(const std::string& code) const {
@@ -115,6 +132,7 @@ class Greeting {
 
   const int socket_;
   const std::string_view secret_;
+  const Clock::time_point until_ = in_seconds(SecretSocket::kGreetingSeconds);
   std::string mine_ = std::string(32, '\0'), its_;
 };
 
@@ -123,10 +141,8 @@ class Greeting {
 SecretSocket::SecretSocket(Socket socket, std::string_view secret, bool is_first)
     : socket_(std::move(socket)), address_(peer_address()), is_first_(is_first) {
   set_up(number());
-  set_timeout(number(), kGreetingSeconds);
   Greeting greeting(number(), secret);
   key_ = is_first ? greeting.as_first() : greeting.as_second();
-  set_timeout(number(), 0);
 }
 
 // Over who sends and the number of the message, too: none can be repeated, left out or sent back.
@@ -233,40 +249,83 @@ int SecretListener::port() const {
                    : reinterpret_cast<const sockaddr_in&>(address).sin_port);
 }
 
-std::unique_ptr<SecretSocket> SecretListener::accept(double seconds) const {
-  const auto until = Clock::now() + std::chrono::duration_cast<Clock::duration>(
-                                        std::chrono::duration<double>(seconds));
+std::unique_ptr<SecretSocket> SecretListener::accept(double seconds) {
+  constexpr int kNap = 20;  // ms between two looks at greetings
+  const auto until = in_seconds(seconds);
   while (true) {
-    const auto left = std::chrono::ceil<std::chrono::milliseconds>(until - Clock::now()).count();
-    pollfd end{.fd = socket_.number(), .events = POLLIN, .revents = 0};
-    if (left <= 0) fail("expected another rank within {} seconds, found none", seconds);
-    if (::poll(&end, 1, static_cast<int>(left)) <= 0) continue;
-    Socket one(::accept4(socket_.number(), nullptr, nullptr, SOCK_CLOEXEC));
-    if (one.number() < 0) continue;
-    try {
-      return std::make_unique<SecretSocket>(std::move(one), secret_, false);
-    } catch (const Error&) {  // a stranger
-    }
+    if (Greeted one = take_greeted()) return one;
+    if (Clock::now() >= until) fail("expected another rank within {} seconds, found none", seconds);
+    take_connection(kNap);
   }
 }
 
+// One of those that have ended well, or null.
+SecretListener::Greeted SecretListener::take_greeted() {
+  for (auto at = greetings_.begin(); at != greetings_.end();) {
+    if (at->wait_for(std::chrono::seconds(0)) != std::future_status::ready) {
+      ++at;
+      continue;
+    }
+    Greeted one = at->get();
+    at = greetings_.erase(at);
+    if (one) return one;
+  }
+  return nullptr;
+}
+
+// Begins to greet the next who comes within so many ms.
+void SecretListener::take_connection(int wait_ms) {
+  const auto until = in_seconds(wait_ms / 1000.0);
+  if (greetings_.size() == kMostGreetings) {
+    greetings_.front().wait_until(until);
+    return;
+  }
+  if (!is_ready(socket_.number(), until)) return;
+  Socket one(::accept4(socket_.number(), nullptr, nullptr, SOCK_CLOEXEC));
+  if (one.number() < 0) return;
+  greetings_.push_back(
+      std::async(std::launch::async, [this, one = std::move(one)]() mutable -> Greeted {
+        try {
+          return std::make_unique<SecretSocket>(std::move(one), secret_, false);
+        } catch (const Error&) {  // a stranger
+          return nullptr;
+        }
+      }));
+}
+
+namespace {
+
+// A connection to one of the addresses that has greeted. Null where none is listened at, or greets:
+// `wrong` says why.
+std::unique_ptr<SecretSocket> try_to_connect(const std::string& host, int port,
+                                             std::string_view secret, std::string& wrong) {
+  const Addresses found(host.c_str(), port, 0);
+  for (const addrinfo* at = found.first; at; at = at->ai_next) {
+    Socket one(::socket(at->ai_family, at->ai_socktype | SOCK_CLOEXEC, at->ai_protocol));
+    if (::connect(one.number(), at->ai_addr, at->ai_addrlen) != 0) {
+      wrong = std::strerror(errno);
+      continue;
+    }
+    try {
+      return std::make_unique<SecretSocket>(std::move(one), secret, true);
+    } catch (const SecretSocket::NoGreeting& error) {
+      wrong = error.what();
+    }
+  }
+  return nullptr;
+}
+
+}  // namespace
+
 std::unique_ptr<SecretSocket> connect_to(const std::string& host, int port, std::string_view secret,
                                          double seconds) {
-  const auto until = Clock::now() + std::chrono::duration_cast<Clock::duration>(
-                                        std::chrono::duration<double>(seconds));
-  int wrong = 0;
+  const auto until = in_seconds(seconds);
+  std::string wrong;
   do {
-    const Addresses found(host.c_str(), port, 0);
-    for (const addrinfo* at = found.first; at; at = at->ai_next) {
-      Socket one(::socket(at->ai_family, at->ai_socktype | SOCK_CLOEXEC, at->ai_protocol));
-      if (::connect(one.number(), at->ai_addr, at->ai_addrlen) == 0)
-        return std::make_unique<SecretSocket>(std::move(one), secret, true);
-      wrong = errno;
-    }
+    if (auto socket = try_to_connect(host, port, secret, wrong)) return socket;
     std::this_thread::sleep_for(std::chrono::milliseconds(100));
   } while (Clock::now() < until);
-  fail("expected another rank at {}:{}, found none in {} seconds: {}", host, port, seconds,
-       std::strerror(wrong));
+  fail("expected another rank at {}:{}, found none in {} seconds: {}", host, port, seconds, wrong);
 }
 
 }  // namespace invar

@@ -34,14 +34,20 @@ bool send_all(int socket, const void* data, size_t bytes) {
 
 bool receive_all(int socket, void* data, size_t bytes) {
   for (char* at = static_cast<char*>(data); bytes > 0;) {
-    const ssize_t received = ::recv(socket, at, bytes, 0);
-    if (received < 0 && errno == EINTR) continue;
-    if (received == 0) errno = 0;
-    if (received <= 0) return false;
+    const size_t received = receive_some(socket, at, bytes);
+    if (received == 0) return false;
     at += received;
-    bytes -= static_cast<size_t>(received);
+    bytes -= received;
   }
   return true;
+}
+
+size_t receive_some(int socket, void* data, size_t bytes) {
+  ssize_t received = 0;
+  do received = ::recv(socket, data, bytes, 0);
+  while (received < 0 && errno == EINTR);
+  if (received == 0) errno = 0;
+  return received > 0 ? static_cast<size_t>(received) : 0;
 }
 
 }  // namespace invar

@@ -39,14 +39,17 @@ Launch read_launch() {
            .port = number_in("MASTER_PORT")};
   if (l.size < 2 || l.rank < 0 || l.rank >= l.size || l.address.empty() || l.port < 1) return {};
   if (said("INVAR_SECRET").empty()) return {};
+  expect_good_secret();
   // torchrun itself listens at its port then.
   if (said("TORCHELASTIC_USE_AGENT_STORE") == "True") ++l.port;
   return l;
 }
 
+// port: where the process listens; kIsPulse: of its connection for signs of life.
 struct Hello {
   int32_t process = 0, port = 0;
 };
+constexpr int32_t kIsPulse = 0;
 
 struct Head {
   uint64_t bytes = 0;
@@ -59,6 +62,15 @@ bool send_message(SecretSocket& to, Kind kind, std::string_view bytes) {
 }
 
 }  // namespace
+
+void expect_good_secret() {
+  constexpr size_t kLeast = 32;  // 128 bits in hexadecimal digits
+  if (const size_t found = said("INVAR_SECRET").size(); found < kLeast)
+    fail_usage(
+        "expected INVAR_SECRET of at least {} bytes, which nobody guesses (openssl rand -hex 32), "
+        "found {}",
+        kLeast, found);
+}
 
 const Launch& launch() {
   static const Launch found = read_launch();
@@ -76,21 +88,26 @@ Job::Job() : secret_(said("INVAR_SECRET")) {
   launch().rank == 0 ? gather() : introduce();
 }
 
-// The first process: hears where each of the others listens, and tells all of them.
+// The first process: hears where each of the others listens, and tells all of them. Each comes
+// twice.
 void Job::gather() {
   const Launch& l = launch();
   listener_ = std::make_unique<SecretListener>(l.address, l.port, secret_);
   places_[0] = {l.address, l.port};
-  for (int left = l.size - 1; left > 0; --left) {
+  std::vector<std::unique_ptr<SecretSocket>> pulses(controls_.size());
+  for (int left = 2 * (l.size - 1); left > 0; --left) {
     auto socket = listener_->accept(kPatience);
     Hello hello;
     if (!socket->receive(&hello, sizeof hello)) fail("another rank's process has ended");
-    if (hello.process < 1 || hello.process >= l.size || controls_[hello.process])
+    const bool is_pulse = hello.port == kIsPulse;
+    auto& mine = is_pulse ? pulses : controls_;
+    if (hello.process < 1 || hello.process >= l.size || mine[hello.process])
       fail("expected each of {} processes once, found number {} again or beyond them", l.size,
            hello.process);
-    places_[hello.process] = {socket->peer_address(), hello.port};
-    controls_[hello.process] = std::move(socket);
+    if (!is_pulse) places_[hello.process] = {socket->peer_address(), hello.port};
+    mine[hello.process] = std::move(socket);
   }
+  watch_.emplace(std::move(pulses), [this](int process) { give_up(process); });
   std::string all;
   for (const Place& place : places_) all += fmt::format("{} {}\n", place.address, place.port);
   for (int process = 1; process < l.size; ++process)
@@ -102,8 +119,13 @@ void Job::introduce() {
   const Launch& l = launch();
   controls_[0] = connect_to(l.address, l.port, secret_, kPatience);
   listener_ = std::make_unique<SecretListener>(controls_[0]->own_address(), 0, secret_);
-  const Hello hello{l.rank, listener_->port()};
-  controls_[0]->send(&hello, sizeof hello);
+  auto pulse = connect_to(l.address, l.port, secret_, kPatience);
+  for (const auto& [socket, port] :
+       {std::pair(controls_[0].get(), listener_->port()), {pulse.get(), kIsPulse}}) {
+    const Hello hello{l.rank, port};
+    socket->send(&hello, sizeof hello);
+  }
+  pulse_.emplace(std::move(pulse));
   const auto [kind, all] = receive(0);
   if (kind != Kind::order) fail("the first of {} processes has ended", l.size);
   size_t at = 0;
@@ -115,6 +137,18 @@ void Job::introduce() {
     place.port = std::atoi(all.c_str() + space + 1);
     at = end + 1;
   }
+}
+
+// The job cannot go on without it: whoever waits for it, or for one that does, finds its connection
+// ended.
+void Job::give_up(int process) {
+  fmt::print(stderr, "invar: process {} of the job, at {}, gives no sign of life\n", process,
+             places_[static_cast<size_t>(process)].address);
+  for (const auto& socket : controls_)
+    if (socket) socket->shut_down();
+  const std::lock_guard lock(meeting_);
+  for (const auto& weak : met_)
+    if (const auto socket = weak.lock()) socket->shut_down();
 }
 
 SecretSocket& Job::control(int process) const {
@@ -164,6 +198,8 @@ std::vector<std::shared_ptr<SecretSocket>> Job::meet(const std::vector<int>& pro
       fail("expected a neighbour's process, found number {}", process);
     sockets[process] = std::move(socket);
   }
+  const std::lock_guard lock(meeting_);
+  met_.assign(sockets.begin(), sockets.end());  // of one model at a time
   return sockets;
 }
 

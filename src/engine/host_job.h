@@ -4,12 +4,15 @@
 #pragma once
 
 #include <memory>
+#include <mutex>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
 #include <vector>
 
 #include "base/secret_socket.h"
+#include "engine/host_pulse.h"
 
 namespace invar::hosts {
 
@@ -22,6 +25,9 @@ struct Launch {
   int port = 0;
 };
 const Launch& launch();
+// Throws UsageError where INVAR_SECRET is one that could be guessed: who connects may try guesses
+// at home.
+void expect_good_secret();
 
 // What a message between the first process and another one is.
 enum class Kind : uint8_t { order = 1, answer, end_model, end_job };
@@ -49,6 +55,7 @@ class Job {
   Job();
   void gather();
   void introduce();
+  void give_up(int process);
   SecretSocket& control(int process) const;
 
   const std::string secret_;
@@ -56,6 +63,11 @@ class Job {
   std::vector<std::unique_ptr<SecretSocket>>
       controls_;               // by process; of others than the first: one
   std::vector<Place> places_;  // by process
+  std::mutex meeting_;         // guards met_
+  std::vector<std::weak_ptr<SecretSocket>> met_;
+  // Last: they end before what they speak of.
+  std::optional<HostPulse> pulse_;
+  std::optional<HostPulseWatch> watch_;
 };
 
 }  // namespace invar::hosts

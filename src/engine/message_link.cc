@@ -11,12 +11,11 @@ namespace invar {
 namespace {
 
 constexpr uint64_t kMostBytes = uint64_t{1} << 32;  // of a message
-constexpr int kNap = 20;                            // ms between two looks
 
 class SocketLink final : public MessageLink {
  public:
   SocketLink(Socket socket, std::function<std::string()> trouble)
-      : socket_(std::move(socket), kMostBytes), trouble_(std::move(trouble)) {}
+      : socket_(std::move(socket), kMostBytes, std::move(trouble)) {}
 
   void send(std::string_view message) override {
     if (!socket_.send(0, message))
@@ -24,8 +23,6 @@ class SocketLink final : public MessageLink {
   }
 
   std::optional<std::string> receive() override {
-    while (trouble_ && !socket_.has_something(kNap))
-      if (const std::string wrong = trouble_(); !wrong.empty()) fail("{}", wrong);
     std::optional<Frame> frame = socket_.receive();
     if (!frame) return {};
     return std::move(frame->bytes);
@@ -33,7 +30,6 @@ class SocketLink final : public MessageLink {
 
  private:
   FrameSocket socket_;
-  const std::function<std::string()> trouble_;
 };
 
 }  // namespace

@@ -7,6 +7,7 @@
 
 #include "base/child_process.h"
 #include "base/error.h"
+#include "engine/host_job.h"
 #include "engine/host_workers.h"
 
 namespace invar {
@@ -90,6 +91,7 @@ void take_node_flags(std::vector<std::string>& words) {
         node, nodes, workers);
   if (!std::getenv("INVAR_SECRET"))
     fail_usage("--nnodes needs INVAR_SECRET in the environment, the same on all hosts, found none");
+  hosts::expect_good_secret();
   set("MASTER_ADDR", found["--master-addr"].empty() ? "127.0.0.1" : found["--master-addr"]);
   set("MASTER_PORT", std::to_string(number("--master-port", found["--master-port"], 29501, 1)));
   ::unsetenv("TORCHELASTIC_USE_AGENT_STORE");

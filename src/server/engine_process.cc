@@ -12,7 +12,6 @@
 
 #include "base/check.h"
 #include "base/error.h"
-#include "spawn_engine.h"
 
 #define XXH_INLINE_ALL
 #include <xxhash.h>
@@ -35,7 +34,8 @@ EngineProcess::EngineProcess(std::vector<std::string> command, const Tokenizer& 
                              std::string context_option)
     : command_(std::move(command)),
       context_option_(std::move(context_option)),
-      constraints_(tokenizer) {
+      constraints_(tokenizer),
+      pulses_(pulse_bytes(1)) {
   supervisor_ = std::thread([this] { supervise(); });
   std::unique_lock lock(mutex_);
   changed_.wait(lock, [&] { return ready_once_ || given_up_; });
@@ -100,14 +100,14 @@ void EngineProcess::cancel(int64_t id) {
 
 // With the mutex held.
 void EngineProcess::send(Message kind, const std::string& bytes) {
-  if (socket_) socket_->send(static_cast<uint8_t>(kind), bytes);
+  if (sender_) sender_->post(static_cast<uint8_t>(kind), bytes);
 }
 
 Taken EngineProcess::order(Message kind, const std::string& bytes) {
   std::future<Taken> answer;
   {
     const std::lock_guard lock(mutex_);
-    if (!socket_) fail("the engine's process is being started again; ask once more");
+    if (!sender_) fail("the engine's process is being started again; ask once more");
     CHECK(!taking_, "orders are given one after the other");
     answer = taking_.emplace().get_future();
     send(kind, bytes);
@@ -165,7 +165,8 @@ void EngineProcess::spawn() {
     if (ready_once_ && !context_option_.empty())
       command.insert(command.end() - 1, {context_option_, std::to_string(facts_.max_model_len)});
   }
-  const SpawnedEngine engine = spawn_engine(command);
+  watch_.emplace(pulses_, std::vector<std::string>{"the engine's process"});
+  const SpawnedEngine engine = spawn_engine(command, pulses_, [this] { return watch_->trouble(); });
   receiving_ = engine.socket;
   const std::lock_guard lock(mutex_);
   process_ = engine.process;
@@ -180,7 +181,8 @@ bool EngineProcess::take_hello() {
     if (!frame || frame->kind != static_cast<uint8_t>(Message::hello)) return false;
     hello = hello_from(frame->bytes);
     if (!take_weights_again(hello.facts)) return false;
-  } catch (const Error&) {
+  } catch (const Error& error) {
+    fmt::print(stderr, "invar: {}\n", error.what());
     return false;
   }
   std::unique_lock lock(mutex_);
@@ -227,7 +229,7 @@ bool EngineProcess::take_weights_again(BackendFacts& facts) {
 
 void EngineProcess::resubmit() {
   const std::lock_guard lock(mutex_);
-  socket_ = receiving_;
+  sender_.emplace(receiving_);
   for (auto& [id, live] : live_) {
     live.tokens_seen = live.prompts_seen = 0;
     send(Message::submit, to_bytes(live.request));
@@ -237,7 +239,7 @@ void EngineProcess::resubmit() {
 void EngineProcess::take_frames() {
   try {
     while (const std::optional<Frame> frame = receiving_->receive()) take_frame(*frame);
-  } catch (const Error& error) {  // an engine that says what cannot be is as good as dead
+  } catch (const Error& error) {  // one that says what cannot be, or nothing, is as good as dead
     fmt::print(stderr, "invar: {}\n", error.what());
   }
 }
@@ -305,7 +307,7 @@ void EngineProcess::take_outputs(const StepOutputs& step) {
 
 void EngineProcess::reap() {
   const std::lock_guard lock(mutex_);
-  socket_.reset();
+  sender_.reset();
   receiving_.reset();
   if (taking_)
     taking_->set_value({.error = "the engine's process ended while it took the weights"});

@@ -1,6 +1,6 @@
-// The engine in a process of its own, supervised: when that process dies, it is started again and
-// computes every unfinished request once more. What was computed before has to come again bit by
-// bit; it is compared and not shown twice.
+// The engine in a process of its own, supervised: when that process dies, or gives no sign of life
+// for ten seconds, it is started again and computes every unfinished request once more. What was
+// computed before has to come again bit by bit; it is compared and not shown twice.
 #pragma once
 
 #include <sys/types.h>
@@ -16,16 +16,18 @@
 #include <vector>
 
 #include "backend.h"
+#include "base/frame_sender.h"
 #include "engine_messages.h"
 #include "frontend/constraint_compiler.h"
+#include "spawn_engine.h"
 
 namespace invar::server {
 
 class EngineProcess final : public Backend {
  public:
-  // Runs `command` with the number of a socket's file as one more argument; that process calls
-  // serve_engine with it. Waits until it is ready; throws Error when it never is. `tokenizer`
-  // outlives this: forms of answers are checked here, before the engine sees them.
+  // Runs `command` with two more arguments (spawn_engine); that process shows a SignOfLife and
+  // calls serve_engine with its socket. Waits until it is ready; throws Error when it never is.
+  // `tokenizer` outlives this: forms of answers are checked here, before the engine sees them.
   // `context_option`, where there is one, tells an engine that is started again the context that
   // the first one had, so that what memory there is then changes nothing.
   EngineProcess(std::vector<std::string> command, const Tokenizer& tokenizer,
@@ -82,7 +84,7 @@ class EngineProcess final : public Backend {
   mutable std::mutex mutex_;  // guards what follows
   std::condition_variable changed_;
   BackendSink* sink_ = nullptr;
-  std::shared_ptr<FrameSocket> socket_;  // null while no engine is ready
+  std::optional<FrameSender> sender_;  // none while no engine is ready
   pid_t process_ = 0;
   bool ready_once_ = false, stopping_ = false, given_up_ = false;
   BackendFacts facts_;
@@ -96,7 +98,10 @@ class EngineProcess final : public Backend {
   int64_t restarts_ = 0;
   int deaths_without_progress_ = 0;
 
-  std::shared_ptr<FrameSocket> receiving_;  // of the supervisor's thread alone
+  // Of the supervisor's thread alone.
+  SharedMemory pulses_;
+  std::optional<PulseWatch> watch_;
+  std::shared_ptr<FrameSocket> receiving_;
   std::thread supervisor_;
 };
 

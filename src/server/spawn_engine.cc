@@ -5,13 +5,15 @@
 
 namespace invar::server {
 
-SpawnedEngine spawn_engine(std::vector<std::string> command) {
+SpawnedEngine spawn_engine(std::vector<std::string> command, const SharedMemory& pulses,
+                           std::function<std::string()> trouble) {
   try {
     auto [mine, its] = socket_pair();
-    command.push_back(std::to_string(its.number()));
-    const int sockets[] = {its.number()};
-    const pid_t process = start({.command = command, .sockets = sockets});
-    return {process, std::make_shared<FrameSocket>(std::move(mine))};
+    const int inherited[] = {its.number(), pulses.file()};
+    for (const int file : inherited) command.push_back(std::to_string(file));
+    const pid_t process = start({.command = command, .sockets = inherited});
+    return {process,
+            std::make_shared<FrameSocket>(std::move(mine), FrameSocket::kMost, std::move(trouble))};
   } catch (const Error& error) {
     fmt::print(stderr, "invar: the engine's process cannot be started: {}\n", error.what());
     return {};

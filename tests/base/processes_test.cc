@@ -8,6 +8,7 @@
 
 #include "base/child_process.h"
 #include "base/error.h"
+#include "base/frame_sender.h"
 #include "base/frames.h"
 
 namespace invar {
@@ -39,6 +40,42 @@ TEST(Frames, EndWithTheOtherSideEvenWithinAFrame) {
   a = Socket();
   EXPECT_FALSE(receiver.receive());
   EXPECT_FALSE(receiver.send(1, "nobody is there"));
+}
+
+// One that stops in the middle of a frame, too.
+TEST(Frames, WhoWaitsForOneAsksForTrouble) {
+  for (const std::string sent : {"", "a part"}) {
+    auto [a, b] = socket_pair();
+    int asked = 0;
+    FrameSocket receiver(std::move(b), FrameSocket::kMost,
+                         [&] { return ++asked == 3 ? "nothing comes" : ""; });
+    const uint64_t whole[] = {2, 7}, part[] = {100, 1};
+    EXPECT_TRUE(send_all(a.number(), whole, sizeof whole));
+    EXPECT_TRUE(send_all(a.number(), "ab", 2));
+    EXPECT_EQ(receiver.receive()->bytes, "ab");
+    EXPECT_EQ(asked, 0);
+    if (!sent.empty()) {
+      EXPECT_TRUE(send_all(a.number(), part, sizeof part));
+      EXPECT_TRUE(send_all(a.number(), sent.data(), sent.size()));
+    }
+    EXPECT_THROW(receiver.receive(), Error);
+    EXPECT_EQ(asked, 3);
+  }
+}
+
+TEST(FrameSender, NeverWaitsForTheOtherEnd) {
+  auto [a, b] = socket_pair();
+  const std::string large(3 << 20, 'x');  // more than a socket holds
+  FrameSocket receiver(std::move(b));
+  FrameSender sender(std::make_shared<FrameSocket>(std::move(a)));
+  for (uint8_t kind = 0; kind < 4; ++kind) sender.post(kind, large);  // nobody receives yet
+  for (uint8_t kind = 0; kind < 4; ++kind) {
+    const auto frame = receiver.receive();
+    ASSERT_TRUE(frame);
+    EXPECT_EQ(frame->kind, kind);
+    EXPECT_EQ(frame->bytes, large);
+  }
+  sender.post(9, large);  // is on its way when the sender ends, which waits for nobody either
 }
 
 TEST(Frames, LongerThanAnyCanBeAreRefused) {

@@ -22,7 +22,7 @@ struct Pair {
 };
 
 Pair connected() {
-  const SecretListener listener(kHost, 0, kSecret);
+  SecretListener listener(kHost, 0, kSecret);
   auto first = std::async(std::launch::async,
                           [&] { return connect_to(kHost, listener.port(), kSecret, 5); });
   Pair pair;
@@ -59,7 +59,7 @@ TEST(SecretSocket, CarriesMessagesBothWays) {
 }
 
 TEST(SecretSocket, WhoKnowsAnotherSecretIsRefused) {
-  const SecretListener listener(kHost, 0, kSecret);
+  SecretListener listener(kHost, 0, kSecret);
   auto wrong = std::async(std::launch::async, [&] {
     EXPECT_THROW(connect_to(kHost, listener.port(), "another", 5), Error);
     return connect_to(kHost, listener.port(), kSecret, 5);
@@ -70,7 +70,7 @@ TEST(SecretSocket, WhoKnowsAnotherSecretIsRefused) {
 }
 
 TEST(SecretSocket, StrangersAreClosedAndHearNothing) {
-  const SecretListener listener(kHost, 0, kSecret);
+  SecretListener listener(kHost, 0, kSecret);
   const Socket silent = raw_connection(listener.port()), loud = raw_connection(listener.port());
   const std::string rubbish(200, 'G');
   ::send(loud.number(), rubbish.data(), rubbish.size(), MSG_NOSIGNAL);
@@ -84,12 +84,59 @@ TEST(SecretSocket, StrangersAreClosedAndHearNothing) {
   EXPECT_LE(::recv(loud.number(), &byte, 1, 0), 0);
 }
 
+// Each alone would keep a listener that greets one after the other for the time of a greeting.
+TEST(SecretSocket, SilentStrangersKeepNobodyWaiting) {
+  SecretListener listener(kHost, 0, kSecret);
+  std::vector<Socket> silent;
+  for (int i = 0; i < 20; ++i) silent.push_back(raw_connection(listener.port()));
+  const auto before = std::chrono::steady_clock::now();
+  auto friendly = std::async(std::launch::async,
+                             [&] { return connect_to(kHost, listener.port(), kSecret, 9); });
+  EXPECT_NE(listener.accept(20), nullptr);
+  EXPECT_NE(friendly.get(), nullptr);
+  EXPECT_LT(std::chrono::steady_clock::now() - before,
+            std::chrono::seconds(SecretSocket::kGreetingSeconds));
+}
+
+// A byte now and then is a sign of life and no greeting.
+TEST(SecretSocket, TheWholeGreetingHasADeadline) {
+  SecretListener listener(kHost, 0, kSecret);
+  const Socket slow = raw_connection(listener.port());
+  std::jthread dripping([&](const std::stop_token& stop) {
+    const std::string greeting = "invar ranks 1\n" + std::string(200, 'x');
+    for (size_t i = 0; i < greeting.size() && !stop.stop_requested(); ++i) {
+      ::send(slow.number(), &greeting[i], 1, MSG_NOSIGNAL);
+      std::this_thread::sleep_for(std::chrono::milliseconds(300));
+    }
+  });
+  const auto before = std::chrono::steady_clock::now();
+  EXPECT_THROW(listener.accept(SecretSocket::kGreetingSeconds + 2), Error);
+  EXPECT_LT(std::chrono::steady_clock::now() - before,
+            std::chrono::seconds(SecretSocket::kGreetingSeconds + 4));
+  char byte = 0;
+  EXPECT_LE(::recv(slow.number(), &byte, 1, MSG_DONTWAIT), 0);
+  EXPECT_NE(errno, EAGAIN);  // it is closed
+}
+
+// Who listens may be busy for longer than a greeting takes.
+TEST(SecretSocket, WhoIsNotGreetedTriesAgain) {
+  SecretListener listener(kHost, 0, kSecret);
+  auto early = std::async(std::launch::async,
+                          [&] { return connect_to(kHost, listener.port(), kSecret, 30); });
+  std::this_thread::sleep_for(std::chrono::seconds(SecretSocket::kGreetingSeconds + 1));
+  const auto accepted = listener.accept(20);
+  const auto connected = early.get();
+  ASSERT_TRUE(accepted && connected);
+  char byte = 0;
+  EXPECT_TRUE(connected->send("x", 1) && accepted->receive(&byte, 1));
+}
+
 // Somebody in the middle: hands on what both ends say, and does something to the last message.
 class Middle {
  public:
   enum class Does { nothing, changes_a_byte, repeats, leaves_out };
   explicit Middle(Does does) : does_(does) {
-    const SecretListener listener(kHost, 0, kSecret);
+    SecretListener listener(kHost, 0, kSecret);
     Socket to_first, to_second = raw_connection(listener.port());
     int ends[2];
     EXPECT_EQ(::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends), 0);

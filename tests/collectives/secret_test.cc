@@ -17,7 +17,7 @@ using Sockets = std::vector<std::vector<std::shared_ptr<SecretSocket>>>;
 const Work kExchange = [](Group& group, int rank) { return reduce_and_gather(group, rank); };
 
 std::pair<std::shared_ptr<SecretSocket>, std::shared_ptr<SecretSocket>> connected() {
-  const SecretListener listener("127.0.0.1", 0, "secret");
+  SecretListener listener("127.0.0.1", 0, "secret");
   auto first = std::async(std::launch::async, [&] {
     return std::shared_ptr(connect_to("127.0.0.1", listener.port(), "secret", 5));
   });

@@ -41,6 +41,66 @@ TEST(EngineProcessTest, KillsChangeNothing) {
   EXPECT_GE(c.engine.restarts(), 10);
 }
 
+// Bytes of prompts that no socket holds.
+Request large_job(int64_t id) {
+  Request request = job_of(id, static_cast<uint64_t>(id));
+  request.prompt = std::vector<int32_t>(100'000, 1);
+  return request;
+}
+
+// As SIGSTOP, a debugger or a hanging file system stop it: its socket stands, and nothing comes.
+TEST(EngineProcessTest, AnEngineThatStandsStillIsReplaced) {
+  using Clock = std::chrono::steady_clock;
+  Case c("steady");
+  c.engine.submit(job_of(1, 5, 4'000));
+  c.collector.wait_for_tokens(50);
+  const pid_t stopped = c.engine.process();
+  ::kill(stopped, SIGSTOP);
+  const auto before = Clock::now();
+  for (int id = 2; id <= 9; ++id) c.engine.submit(large_job(id));
+  c.engine.cancel(9);
+  EXPECT_EQ(c.engine.process(), stopped);
+  EXPECT_LT(Clock::now() - before, std::chrono::seconds(2));  // who asks it waits for nothing
+  ASSERT_TRUE(c.collector.wait_for(8));
+  EXPECT_LT(Clock::now() - before, std::chrono::seconds(15));
+  EXPECT_EQ(c.engine.restarts(), 1);
+  EXPECT_NE(c.engine.process(), stopped);
+  EXPECT_EQ(c.collector.answers()[1].tokens, expected(5, 4'000));
+  for (uint64_t id = 2; id <= 8; ++id)
+    EXPECT_EQ(c.collector.answers()[static_cast<int64_t>(id)].tokens, expected(id)) << id;
+}
+
+// The other side: nothing to say, or little, is no standstill.
+TEST(EngineProcessTest, AnEngineThatIsIdleIsLeftAlone) {
+  Case c("steady");
+  const pid_t engine = c.engine.process();
+  ::kill(engine, SIGSTOP);
+  std::this_thread::sleep_for(std::chrono::seconds(5));
+  ::kill(engine, SIGCONT);
+  std::this_thread::sleep_for(std::chrono::seconds(8));
+  EXPECT_EQ(c.engine.process(), engine);
+  EXPECT_EQ(c.engine.restarts(), 0);
+}
+
+TEST(EngineProcessTest, AnEngineThatStandsStillBeforeItIsReadyIsReplaced) {
+  Case c("steady");
+  c.engine.submit(job_of(1, 5, 1'000'000));
+  c.collector.wait_for_tokens(50);
+  const pid_t first = c.engine.process();
+  ::kill(first, SIGKILL);
+  pid_t second = first;
+  while (second == first || second == 0) second = c.engine.process();
+  ::kill(second, SIGSTOP);  // most likely before it has said that it is ready
+  const auto before = std::chrono::steady_clock::now();
+  while (c.engine.process() == second &&
+         std::chrono::steady_clock::now() - before < std::chrono::seconds(20))
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));
+  EXPECT_NE(c.engine.process(), second);
+  c.collector.wait_for_tokens(c.collector.tokens() + 100);
+  c.engine.cancel(1);
+  EXPECT_EQ(c.engine.restarts(), 2);
+}
+
 TEST(EngineProcessTest, AnEngineThatDiesAgainAndAgainGetsThere) {
   Case c("dies");  // after 40 steps each time: repeated ones do not count as progress
   c.engine.submit(job_of(1, 5, 39));

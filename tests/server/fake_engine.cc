@@ -1,5 +1,5 @@
 // An engine's process for tests: tokens are a function of seed and index, and it can be told how to
-// go wrong. Usage: fake_engine [--context N] MODE SOCKET
+// go wrong. Usage: fake_engine [--context N] MODE SOCKET PULSES
 #include <unistd.h>
 
 #include <algorithm>
@@ -22,7 +22,8 @@ namespace {
 class FakeBackend final : public Backend {
  public:
   // context: 0: its own.
-  FakeBackend(std::string mode, int context) : mode_(std::move(mode)), context_(context) {}
+  FakeBackend(std::string mode, int context, int socket)
+      : mode_(std::move(mode)), context_(context), socket_(socket) {}
 
   void start(BackendSink& sink) override {
     std::thread([this, &sink] { run(sink); }).detach();
@@ -70,7 +71,7 @@ class FakeBackend final : public Backend {
       sink.on_step_end();
       if (mode_ == "garbage" && steps_ == 40) {
         const char rubbish[64] = "these are no lengths that a message can have";
-        if (::write(3, rubbish, sizeof rubbish) < 0) ::_exit(1);
+        if (::write(socket_, rubbish, sizeof rubbish) < 0) ::_exit(1);
       }
     }
   }
@@ -86,7 +87,7 @@ class FakeBackend final : public Backend {
   }
 
   const std::string mode_;
-  const int context_;
+  const int context_, socket_;
   Digest weights_{};
   std::mutex mutex_;
   std::deque<Running> jobs_;
@@ -98,10 +99,12 @@ class FakeBackend final : public Backend {
 
 int main(int argc, char** argv) {
   const std::vector<std::string> words(argv + 1, argv + argc);
-  const bool is_told = words.size() == 4 && words[0] == "--context";
-  if (!is_told && words.size() != 2) return 2;
-  const std::string mode = words[words.size() - 2];
+  const bool is_told = words.size() == 5 && words[0] == "--context";
+  if (!is_told && words.size() != 3) return 2;
+  const std::string mode = words[words.size() - 3];
+  const int socket = std::stoi(words[words.size() - 2]), pulses = std::stoi(words.back());
   if (mode == "never") return 1;
-  invar::server::FakeBackend backend(mode, is_told ? std::stoi(words[1]) : 0);
-  invar::server::serve_engine(std::stoi(words.back()), backend);
+  const invar::server::SignOfLife alive(pulses);
+  invar::server::FakeBackend backend(mode, is_told ? std::stoi(words[1]) : 0, socket);
+  invar::server::serve_engine(socket, backend);
 }

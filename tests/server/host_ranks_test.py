@@ -9,6 +9,7 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 import unittest
 
 from mpi_hosts import HOSTS, make_hosts
@@ -95,7 +96,7 @@ class HostRanks(unittest.TestCase):
     def test_who_knows_another_secret_is_no_rank(self):
         port = free_port()
         first = start(*command(*layout(2, 1)), env=environment(0, 2, port))
-        stranger = start(*command(), env=environment(1, 2, port, secret="another"))
+        stranger = start(*command(), env=environment(1, 2, port, secret=SECRET[::-1]))
         [(status, _, said)] = finish([stranger])
         self.assertEqual(status, 1)
         self.assertIn("INVAR_SECRET is not the same everywhere", said)
@@ -103,6 +104,30 @@ class HostRanks(unittest.TestCase):
             rude.sendall(b"GET / HTTP/1.1\r\n\r\n" + bytes(100))
         second = start(*command(), env=environment(1, 2, port))
         self.assertEqual(hash_of(finish([first, second])), alone())
+
+    def test_silent_strangers_keep_no_rank_out(self):
+        port = free_port()
+        first = start(*command(*layout(2, 1)), env=environment(0, 2, port))
+        strangers, until = [], time.monotonic() + 30
+        while len(strangers) < 12:
+            try:
+                strangers.append(socket.create_connection(("127.0.0.1", port), timeout=5))
+            except ConnectionRefusedError:  # the first rank does not listen yet
+                self.assertLess(time.monotonic(), until)
+                time.sleep(0.05)
+        before = time.monotonic()
+        second = start(*command(), env=environment(1, 2, port))
+        self.assertEqual(hash_of(finish([first, second])), alone())
+        self.assertLess(time.monotonic() - before, 30)
+        for stranger in strangers:
+            stranger.close()
+
+    def test_a_secret_that_can_be_guessed_is_refused(self):
+        for secret in ("another", SECRET[:31]):
+            for flags, env in ((["--nnodes", "2"], {**os.environ, "INVAR_SECRET": secret}), ([], environment(0, 2, free_port(), secret=secret))):
+                [(status, _, said)] = finish([start(*command(*layout(2, 1), *flags), env=env)])
+                self.assertEqual(status, 2)
+                self.assertIn(f"expected INVAR_SECRET of at least 32 bytes, which nobody guesses (openssl rand -hex 32), found {len(secret)}", said)
 
     def test_what_cannot_be_is_refused(self):
         self.assertIn("found 2 processes and 4 ranks x 1 stages", as_torchrun(2, *layout(4, 1))[0][2])
@@ -116,7 +141,8 @@ class HostRanks(unittest.TestCase):
             self.assertEqual(status, 2)
             self.assertIn(said, err)
 
-    def test_a_rank_that_dies_ends_the_job(self):
+    def served_by_two(self):
+        """(a server, the process of its other rank)"""
         port = free_port()
         for name, value in environment(0, 2, port).items():
             os.environ[name] = value
@@ -126,17 +152,42 @@ class HostRanks(unittest.TestCase):
         finally:
             for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"):
                 os.environ.pop(name)
-        ask = dict(prompt=PROMPT, max_tokens=8, temperature=0)
-        server.post("/v1/completions", **ask)
-        other.send_signal(signal.SIGKILL)
-        other.wait()
+        return server, other
+
+    def expect_end(self, server):
         try:
-            server.post("/v1/completions", **ask)
+            server.post("/v1/completions", **self.ASK)
         except (OSError, AssertionError, ValueError):
             pass
         self.assertEqual(server.process.wait(20), 1)
         self.assertIn("a job over several hosts that loses a rank ends", server.said())
+
+    ASK = dict(prompt=PROMPT, max_tokens=8, temperature=0, logits_hash=True)
+
+    def test_a_rank_that_dies_ends_the_job(self):
+        server, other = self.served_by_two()
+        server.post("/v1/completions", **self.ASK)
+        other.send_signal(signal.SIGKILL)
+        other.wait()
+        self.expect_end(server)
         server.stop()
+        finish([other])
+
+    def test_a_rank_that_stands_still_ends_the_job(self):
+        server, other = self.served_by_two()
+        first = server.post("/v1/completions", **self.ASK)["choices"]
+        other.send_signal(signal.SIGSTOP)
+        time.sleep(4)  # the control: it may be still for a while
+        other.send_signal(signal.SIGCONT)
+        time.sleep(8)
+        self.assertEqual(server.post("/v1/completions", **self.ASK)["choices"], first)
+        other.send_signal(signal.SIGSTOP)
+        before = time.monotonic()
+        self.expect_end(server)
+        self.assertLess(time.monotonic() - before, 15)
+        self.assertIn("process 1 of the job, at 127.0.0.1, gives no sign of life", server.said())
+        server.stop()
+        other.send_signal(signal.SIGCONT)  # it ends by itself
         finish([other])
 
 

@@ -291,7 +291,6 @@ class Shares(unittest.TestCase):
         self.assertLess(ended().index(other), ended().index(late))
 
 
-class Pages(unittest.TestCase):
 class AdminsDoors(unittest.TestCase):
     """What changes the server for everybody."""
 
@@ -330,8 +329,8 @@ class AdminsDoors(unittest.TestCase):
         self.assertEqual(done.returncode, 2)
         self.assertIn("--lab lets each client change the engine for all: expected one --api-key, found 2", done.stderr)
 
-class Pages(unittest.TestCase):
 
+class Pages(unittest.TestCase):
     def test_without_a_key_it_is_for_this_machine_and_its_own_pages(self):
         served = Served(INVAR, command=[INVAR, "serve", *made(), "--port", "0", *FAST])  # listens on 127.0.0.1 alone
         self.addCleanup(served.stop)
@@ -368,6 +367,7 @@ class Pages(unittest.TestCase):
         self.assertEqual(done.returncode, 2)
         self.assertIn("--lab lets clients change the engine: expected --api-key", done.stderr)
 
+
 class StandingStill(unittest.TestCase):
     """SIGSTOP to an engine's process: nothing comes from it, and its socket stands."""
 
@@ -392,7 +392,6 @@ class StandingStill(unittest.TestCase):
             self.assertNotIn(engines[0], children(served.process.pid))
             self.assertIn("the engine's process gives no sign of life", served.said())
             self.assertEqual(served.ask("GET", "/health")[0], 200)
-
 
 
 class Signals(unittest.TestCase):
