@@ -176,6 +176,7 @@ std::unique_ptr<server::Journal> open_journal(const ServeFlags& flags) {
       server::JournalOptions{
           .sync = flags.journal_sync == "power" ? Sync::power_loss : Sync::process_death,
           .accept_loss = flags.journal_accept_loss,
+          .strict = flags.journal_strict,
           .quota = {.all = most, .of_owner = most / keys}});
 }
 
@@ -222,10 +223,10 @@ void set_reach(ServeFlags& flags) {
         "--lab lets clients change the engine: expected --api-key or a --host of this machine "
         "alone, found --host {}",
         o.http.host);
-}
   if (flags.lab && o.keys.client.size() > 1)
     fail_usage("--lab lets each client change the engine for all: expected one --api-key, found {}",
                o.keys.client.size());
+}
 
 // What clients are told of the model, and what of its files that needs.
 class Served {
@@ -297,10 +298,10 @@ void refuse_beside_rejection(const ServeFlags& flags) {
 }
 
 int run_serve(ServeFlags flags) {
-  give_back_large_pieces();
   const bool is_engine_process = flags.engine_files.first >= 0;
   std::optional<server::SignOfLife> alive;
   if (is_engine_process) alive.emplace(flags.engine_files.second);
+  give_back_large_pieces();
   const bool is_named = !flags.model.options.model.empty();
   refuse_beside_rejection(flags);
   set_server_options(flags);

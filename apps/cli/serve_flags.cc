@@ -216,6 +216,11 @@ void add_record_flags(CLI::App& command, ServeFlags& flags) {
       ->capture_default_str();
   command.add_flag("--journal-accept-loss", flags.journal_accept_loss,
                    "Start although lines of the journal are lost or changed");
+  command
+      .add_flag("--journal-strict", flags.journal_strict,
+                "Do not start where the end of the journal is lost, as where its log was deleted; "
+                "without it the start says how many lines are lost, and goes on")
+      ->excludes("--journal-accept-loss");
   command.add_option("--receipt-key", flags.receipt_key,
                      "Sign receipts with this Ed25519 key (PEM), created if it does not exist; "
                      "without it there are no receipts");

@@ -24,7 +24,7 @@ struct ServeFlags {
   int body_mib = 32, bodies_mib = 64, queued_mib = 256;
   std::string journal, journal_sync = "process";
   int journal_max_gib = 8;
-  bool journal_accept_loss = false, engine_process = false, lab = false;
+  bool journal_accept_loss = false, journal_strict = false, engine_process = false, lab = false;
   std::string fair_by;  // empty: key with several keys
   bool share_prefixes = false;
   int replicas = 1, max_logprobs = 20;

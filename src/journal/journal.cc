@@ -9,6 +9,7 @@
 #include <cstring>
 #include <future>
 
+#include "line_mark.h"
 #include "lines.h"
 #include "log_check.h"
 #include "sqlite.h"
@@ -41,6 +42,21 @@ void report(const std::string& damage, const JournalOptions& options) {
   fmt::print(stderr, "invar: warning: {}\n", damage);
 }
 
+// Lines that were admitted and are not in the file.
+void report_cut(const std::string& path, int64_t found, int64_t admitted, bool strict) {
+  if (found >= admitted) return;
+  const std::string lost = fmt::format(
+      "{}: the last {} of {} lines that were admitted are lost, as where the log {}-wal is cut off "
+      "or deleted",
+      path, admitted - found, admitted, path);
+  if (strict)
+    fail(
+        "{}; restore it, or start without --journal-strict, which takes their idempotency keys for "
+        "new",
+        lost);
+  fmt::print(stderr, "invar: warning: {}; their idempotency keys are taken for new\n", lost);
+}
+
 // What SQLite finds wrong with the file, or nothing.
 std::string wrong_pages(Connection& in) {
   const std::string found = in.query_text("PRAGMA integrity_check(1)");
@@ -52,8 +68,11 @@ std::string wrong_pages(Connection& in) {
 // The thread that writes has one connection, the one that copies the log another, readers a third.
 struct Journal::Connections {
   Connections(const std::string& path, const JournalOptions& options)
-      : writer(path), checkpointer(path), reader(path) {
+      : writer(path), checkpointer(path), reader(path), mark(path + ".mark") {
     prepare(path, options);
+    last_line = writer.query_integer("SELECT seq FROM sqlite_sequence WHERE name = 'line'");
+    report_cut(path, last_line, mark.lines(), options.strict);
+    mark.write(last_line);
     insert.emplace(writer, kInsertLine);
     update.emplace(writer, "UPDATE line SET outcome = ? WHERE id = ? AND outcome IS NULL");
     settle.emplace(writer, kSettleCached);
@@ -85,6 +104,8 @@ struct Journal::Connections {
   Connection writer, checkpointer;
   mutable std::mutex reading;
   Connection reader;
+  LineMark mark;
+  int64_t last_line = 0;  // its number
   std::optional<Statement> insert, update, settle, settled;
   std::optional<Conversations> conversations;
   std::optional<Retention> retention;
@@ -120,6 +141,7 @@ struct Journal::Operation {
       const auto bytes = bytes_of(entry) + (said ? std::ssize(said->input) : 0);
       to.retention->make_room(entry.owner, bytes);
       insert_line(*to.insert, entry, bytes);
+      to.last_line = sqlite3_last_insert_rowid(to.writer.get());
       to.retention->add(entry.owner, bytes);
       if (said) to.conversations->begin(entry.id, *said);
     } else if (kind == Kind::end) {
@@ -309,8 +331,10 @@ void Journal::write_group(std::deque<std::unique_ptr<Operation>>& group) {
       }
     }
     writer.execute("COMMIT");
+    connections_->mark.write(connections_->last_line);
   } catch (const Error& error) {
     connections_->retention->set_usage(before);
+    connections_->last_line = connections_->mark.lines();
     for (auto& operation : group) {
       operation->error = error.what();
       operation->again =

@@ -63,6 +63,9 @@ struct JournalOptions {
   // Goes on where lines at the end of the log were lost or lines were changed: their idempotency
   // keys are new again.
   bool accept_loss = false;
+  // Does not go on where the log was cut off or deleted, either, and its lines with it. A loss of
+  // power may cut it off (Sync::process_death), so that otherwise it is only said.
+  bool strict = false;
   Quota quota;
 };
 

@@ -460,6 +460,52 @@ TEST_F(JournalTest, KeepsWholeLinesBeforeATornTail) {
   EXPECT_LT(fewest, static_cast<size_t>(kLines));  // tails were torn
 }
 
+// SQLite takes a log that ends early, or is not there, for all that was written.
+TEST_F(JournalTest, SaysHowManyLinesACutLogHasLost) {
+  constexpr size_t kLines = 40;
+  Journal journal(path());
+  for (size_t i = 1; i <= kLines; ++i) journal.admit(entry_of(static_cast<int64_t>(i)));
+  journal.forget_and_wait(entry_of(2).id);  // which has not ended, and stays
+  journal.end_and_wait(entry_of(1).id, Outcome::finished);
+  journal.forget_and_wait(entry_of(1).id);  // is not lost
+  const auto size = fs::file_size(path("journal-wal"));
+  std::mt19937 random(11);
+  int lossy = 0;
+  for (int round = 0; round <= 20; ++round) {
+    copy_as_after_a_crash(path(), path("cut"));
+    const auto unmarked = [&] { fs::remove(path("cut.mark")); };
+    unmarked();
+    EXPECT_EQ(error_of([&] { Journal whole(path("cut"), {.strict = true}); }), "");
+    copy_as_after_a_crash(path(), path("cut"));
+    fs::copy_file(path("journal.mark"), path("cut.mark"), fs::copy_options::overwrite_existing);
+    if (round == 0)
+      fs::remove(path("cut-wal"));
+    else
+      fs::resize_file(path("cut-wal"), round == 1 ? size : random() % size);
+    const std::string refused = error_of([&] { Journal cut(path("cut"), {.strict = true}); });
+    testing::internal::CaptureStderr();
+    size_t left = 0;
+    {
+      const Journal cut(path("cut"));
+      for (const JournalLine& line : cut.all()) left = static_cast<size_t>(line.number);
+    }
+    const std::string said = testing::internal::GetCapturedStderr();
+    const std::string expected =
+        fmt::format("the last {} of {} lines that were admitted are lost", kLines - left, kLines);
+    EXPECT_EQ(refused.find(expected) != refused.npos, left < kLines) << left << ": " << refused;
+    EXPECT_EQ(said.find(expected) != said.npos, left < kLines) << said;
+    EXPECT_EQ(refused.empty(), left == kLines) << refused;
+    lossy += left < kLines;
+    // It is said once: from now on these lines are not expected.
+    EXPECT_EQ(error_of([&] { Journal again(path("cut"), {.strict = true}); }), "");
+  }
+  EXPECT_GT(lossy, 10);
+  // The control: without the mark nobody knows.
+  copy_as_after_a_crash(path(), path("unmarked"));
+  fs::remove(path("unmarked-wal"));
+  EXPECT_EQ(error_of([&] { Journal unmarked(path("unmarked"), {.strict = true}); }), "");
+}
+
 void flip(const std::string& path, uintmax_t at) {
   std::fstream file(path, std::ios::in | std::ios::out | std::ios::binary);
   file.seekg(static_cast<std::streamoff>(at));
