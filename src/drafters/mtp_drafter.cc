@@ -31,7 +31,7 @@ Model& with_module(Model& target) {
   if (target.spec().mtp_layers == 0)
     fail_usage(
         "the method mtp drafts by the target's module of multi-token prediction, and {} has none "
-        "(num_nextn_predict_layers in config.json)",
+        "(num_nextn_predict_layers in config.json, and its tensors)",
         target.options().model);
   return target;
 }

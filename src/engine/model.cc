@@ -51,10 +51,7 @@ namespace {
 // A checkpoint's tensors may have the module that predicts one token further, which stands there
 // unused unless it drafts.
 DecoderSpec spec_with_module(const ModelDescription& model, const TensorSource& tensors) {
-  const std::string module = fmt::format("model.layers.{}.", model.spec().layers);
-  const bool is_there = std::ranges::any_of(
-      tensors.names(), [&](const std::string& name) { return name.starts_with(module); });
-  return is_there ? read_model_config(model.options).spec : model.spec();
+  return has_module(model.spec(), tensors) ? read_model_config(model.options).spec : model.spec();
 }
 
 }  // namespace

@@ -259,6 +259,13 @@ ModelDescription::ModelDescription(const ModelOptions& asked, std::unique_ptr<Te
   check_layers(spec(), arithmetic, options);
   check_placement(spec(), arithmetic, options);
   source = open_weights(options, config);
+  if (const int announced = std::exchange(config.spec, spec_of_stored(spec(), *source)).mtp_layers;
+      announced > spec().mtp_layers)
+    fmt::print(
+        stderr,
+        "invar: {}: config.json announces a module of multi-token prediction "
+        "(num_nextn_predict_layers), and the weights have none: the model is opened without\n",
+        options.model);
   check_tensors(spec(), *source);
   // What predicts further stands in the checkpoint, unused unless it drafts.
   if (options.mtp_module)
@@ -279,14 +286,15 @@ ModelDescription::ModelDescription(const ModelOptions& asked, std::unique_ptr<Te
 
 void ModelDescription::expect_same_model(const ModelConfig& other,
                                          const TensorSource& tensors) const {
-  DecoderSpec found = other.spec;
+  const DecoderSpec stored = spec_of_stored(other.spec, tensors);
+  DecoderSpec found = stored;
   found.mtp_layers = spec().mtp_layers;
   if (found != spec())
     fail(
         "expected a checkpoint of the model that is served, found another shape in its "
         "config.json");
-  check_tensors(other.spec, tensors);
-  if (options.mtp_module) check_module(other.spec, tensors);
+  check_tensors(stored, tensors);
+  if (options.mtp_module) check_module(stored, tensors);
   const DType served = arithmetic.is_rounded ? DType::f32 : arithmetic.weights;
   if (!arithmetic.is_exact && (product_type(spec(), tensors) != served ||
                                quantised_type(spec(), tensors) != arithmetic.quantised))

@@ -111,7 +111,7 @@ class Reader {
     request.has_length = fields_.find("max_tokens") || fields_.find("max_completion_tokens");
     read_stops(request);
     chat ? read_chat_logprobs(request.base.params) : read_logprobs(request.base.params);
-    if (request.echo && request.base.params.logprobs && !request.base.params.prompt_logprobs)
+    if (request.echo && request.base.params.logprobs && !fields_.find("prompt_logprobs"))
       request.base.params.prompt_logprobs = request.base.params.logprobs;
     if (chat) within("tools", [&] { read_tool_choice(request); });
     if (chat) read_prediction(request);
@@ -313,6 +313,7 @@ class Reader {
       if (v->is_array())
         for (const json::Value& one : list_of(*v, "stop strings in stop", kMaxStops))
           stops.push_back(text_of(one, "a stop string in stop", kMaxStopBytes));
+      if (!stops.empty() && context_.tokenizer) context_.tokenizer->expect_text();
       answer.stop = stops;
     }
     answer.include_stop = fields_.read_flag("include_stop_str_in_output", false);
@@ -346,6 +347,7 @@ class Reader {
       field = "tools";
     }
     if (what.is_null()) return;
+    if (context_.tokenizer) context_.tokenizer->expect_text();
     request.grammar = what;
     request.base.structured_output = json::dump(what);
     if (context_.constraints) request.base.constraint = context_.constraints->compile(what);

@@ -49,24 +49,24 @@ void Server::generate_trl(std::shared_ptr<Exchange> exchange) {
 // Under SGLang's names, of which slime reads the sizes.
 void Server::server_info(std::shared_ptr<Exchange> exchange) {
   const BackendFacts facts = backend_.facts();
-  exchange->reply(
-      {.body = json::dump(json::Object{{"model_path", model_.names.front()},
-                                       {"served_model_name", model_.names.front()},
-                                       {"tokenizer_path", model_.names.front()},
-                                       {"is_generation", true},
-                                       {"version", INVAR_VERSION},
-                                       {"tp_size", 1},
-                                       {"pp_size", 1},
-                                       {"dp_size", 1},
-                                       {"ep_size", 1},
-                                       {"num_gpus", 1},
-                                       {"nnodes", 1},
-                                       {"disaggregation_mode", "null"},
-                                       {"max_total_num_tokens", int64_t{facts.max_model_len}},
-                                       {"context_length", int64_t{facts.max_model_len}},
-                                       {"weight_version", weight_version_},
-                                       {"identity", facts.identity},
-                                       {"weights", to_hex(facts.weights)}})});
+  const int64_t slots = int64_t{backend_.stats().blocks} * facts.block_size;  // of all replicas
+  exchange->reply({.body = json::dump(json::Object{{"model_path", model_.names.front()},
+                                                   {"served_model_name", model_.names.front()},
+                                                   {"tokenizer_path", model_.names.front()},
+                                                   {"is_generation", true},
+                                                   {"version", INVAR_VERSION},
+                                                   {"tp_size", 1},
+                                                   {"pp_size", 1},
+                                                   {"dp_size", 1},
+                                                   {"ep_size", 1},
+                                                   {"num_gpus", 1},
+                                                   {"nnodes", 1},
+                                                   {"disaggregation_mode", "null"},
+                                                   {"max_total_num_tokens", slots},
+                                                   {"context_length", int64_t{facts.max_model_len}},
+                                                   {"weight_version", weight_version_},
+                                                   {"identity", facts.identity},
+                                                   {"weights", to_hex(facts.weights)}})});
 }
 
 // Ranks are threads of the server: to a trainer it is one.

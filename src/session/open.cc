@@ -17,14 +17,21 @@ namespace fs = std::filesystem;
 
 namespace {
 
-// A preset, and a directory with nothing but a config.json, have a made tokenizer.
-bool has_tokenizer_files(const ModelOptions& o) {
-  if (o.load_format == "auto") return true;
+bool is_there(const std::string& path) {
   std::error_code ignored;
-  return !is_preset(o.model) &&
-         (is_gguf(o.model) || fs::exists(o.model + "/tokenizer.json", ignored) ||
-          fs::exists(o.model + "/tokenizer.model", ignored) ||
-          fs::exists(o.model + "/tekken.json", ignored));
+  return fs::exists(path, ignored);
+}
+
+bool has_tokenizer(const std::string& directory) {
+  return is_there(directory + "/tokenizer.json") || is_there(directory + "/tokenizer.model") ||
+         is_there(directory + "/tekken.json");
+}
+
+// Random weights of a preset, or of a directory with nothing but a config.json, have a made
+// tokenizer.
+bool has_tokenizer_files(const ModelOptions& o) {
+  return o.load_format == "auto" ||
+         (!is_preset(o.model) && (is_gguf(o.model) || has_tokenizer(o.model)));
 }
 
 TokenizerTexts made_tokenizer_texts(const ModelOptions& o) {
@@ -63,6 +70,8 @@ Tokenizer open_tokenizer(const ModelOptions& o) {
   }
   if (has_tokenizer_files(o)) {
     open_hf_directory(o.model);  // what is no model says so, not that it has no tokenizer
+    // Weights without one answer token ids.
+    if (!has_tokenizer(o.model)) return Tokenizer::none(read_model_config(o).spec.vocab, o.model);
     return Tokenizer::load(o.model);
   }
   return Tokenizer::from_texts(made_tokenizer_texts(o), "made tokenizer");

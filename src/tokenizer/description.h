@@ -46,6 +46,7 @@ struct Description {
   DecoderRules decoder;
 
   int32_t bos_id = -1, eos_id = -1;
+  std::string missing;  // why there is no text; empty: there is
 
   // From tokenizer.model, which knows nothing of templates: tokenizer_config.json has more to say.
   bool from_sentencepiece = false;

@@ -135,6 +135,16 @@ Tokenizer Tokenizer::from_texts(const TokenizerTexts& texts, const std::string& 
   return Tokenizer(std::move(description));
 }
 
+Tokenizer Tokenizer::none(int32_t vocab, const std::string& directory) {
+  Description description;
+  description.tokens.resize(static_cast<size_t>(vocab));
+  description.missing = fmt::format(
+      "{} has no tokenizer (tokenizer.json, tokenizer.model or tekken.json): expected token ids, "
+      "found what needs text",
+      directory);
+  return Tokenizer(std::move(description));
+}
+
 Tokenizer::Tokenizer(Description description) {
   auto parts = std::make_unique<Parts>();
   std::vector<std::string> texts = description.tokens;
@@ -180,6 +190,7 @@ Tokenizer::Tokenizer(Description description) {
   parts->bare_first_token = description.decoder.bare_first_token;
   parts->bos_id = description.bos_id;
   parts->eos_id = description.eos_id;
+  parts->missing = description.missing;
   parts->longest_token = longest_token(description, *parts);
   parts->bpe.emplace(bpe_rules(description));
   parts_ = std::move(parts);
@@ -189,7 +200,12 @@ Tokenizer::~Tokenizer() = default;
 Tokenizer::Tokenizer(Tokenizer&&) noexcept = default;
 Tokenizer& Tokenizer::operator=(Tokenizer&&) noexcept = default;
 
+void Tokenizer::expect_text() const {
+  if (!parts_->missing.empty()) fail_usage("{}", parts_->missing);
+}
+
 std::vector<int32_t> Tokenizer::encode(std::string_view text, const EncodeOptions& options) const {
+  expect_text();
   if (text.size() > kMaxText)
     fail_usage("expected at most {} bytes of text, found {}", kMaxText, text.size());
   if (const size_t at = utf8::find_invalid(text); at != std::string_view::npos)

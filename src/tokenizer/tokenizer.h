@@ -57,11 +57,15 @@ class Tokenizer {
   static Tokenizer load(const std::string& directory);
   // The same from memory; `name` stands before the file names in errors.
   static Tokenizer from_texts(const TokenizerTexts& texts, const std::string& name);
+  // Of a directory without these files: ids have no text, and texts no ids.
+  static Tokenizer none(int32_t vocab, const std::string& directory);
   explicit Tokenizer(tokenizer::Description description);
   ~Tokenizer();
   Tokenizer(Tokenizer&&) noexcept;
   Tokenizer& operator=(Tokenizer&&) noexcept;
 
+  // Throws UsageError where there is no text: of `none`.
+  void expect_text() const;
   // Throws UsageError for text that is not UTF-8, is 2 GiB or longer, or holds what no token stands
   // for.
   std::vector<int32_t> encode(std::string_view text, const EncodeOptions& options = {}) const;

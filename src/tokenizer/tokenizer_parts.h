@@ -40,6 +40,7 @@ struct Tokenizer::Parts {
   int leading_spaces = 0;
   bool bare_first_token = false;
   int32_t bos_id = -1, eos_id = -1;
+  std::string missing;              // Description::missing
   size_t longest_token = SIZE_MAX;  // bytes of a text that one token can stand for
 };
 

@@ -802,6 +802,32 @@ class BadInput(CliTest):
                                     ("vocabulary", "vocab", {"vocab_size": 513})]:
             self.refuse(1, text, "generate", self.change_config(name, **changes), "-p", "x")
 
+    def test_token_ids_need_no_tokenizer(self):
+        bare = self.copy_of_model("bare")
+        for name in ("tokenizer.json", "tokenizer_config.json"):
+            (bare / name).unlink()
+        missing = "has no tokenizer (tokenizer.json, tokenizer.model or tekken.json): expected token ids"
+        self.refuse(2, missing, "generate", str(bare), "-p", "x", *FAST)
+        self.refuse(2, missing, "score", str(bare), "--text", "x", *FAST)
+        ids = json.loads(self.succeed("score", self.model, "--text", PROMPT, "--json", *FAST))["tokens"]
+        self.assertEqual(json.loads(self.succeed("score", bare, "--tokens", ",".join(map(str, ids)), "--json", *FAST)),
+                         json.loads(self.succeed("score", self.model, "--tokens", ",".join(map(str, ids)), "--json", *FAST)))
+        lines, out = self.root / "ids.jsonl", self.root / "ids.out"
+        body = {"prompt": ids, "max_tokens": 6, "temperature": 0, "ignore_eos": True, "return_token_ids": True, "logits_hash": True}
+        lines.write_text("".join(json.dumps({"custom_id": name, "body": {**body, **more}}) + "\n" for name, more in (
+            ("ids", {}), ("text", {"prompt": "x"}), ("stop", {"stop": "x"}), ("form", {"structured_outputs": {"regex": "a"}}))))
+        found = {}
+        for model, status in (self.model, 0), (bare, 1):
+            done = invar("generate", str(model), "--input", str(lines), "--output", str(out), *FAST)
+            self.assertEqual(done.returncode, status, done.stderr)
+            found[model] = [json.loads(line) for line in out.read_text().splitlines()]
+        answer, *refused = found[bare]
+        self.assertEqual(answer["response"]["body"]["choices"][0]["logits_hash"],
+                         found[self.model][0]["response"]["body"]["choices"][0]["logits_hash"])
+        self.assertEqual(answer["response"]["body"]["choices"][0]["text"], "")
+        for line in refused:
+            self.assertIn(missing, line["error"]["message"], line["custom_id"])
+
     def test_broken_files_of_a_model(self):
         cut = self.copy_of_model("cut")
         weights = cut / "model.safetensors"
@@ -817,8 +843,6 @@ class BadInput(CliTest):
         words = self.copy_of_model("words")
         (words / "tokenizer.json").write_text("{}")
         self.refuse(1, "tokenizer.json", "generate", str(words), "-p", "x")
-        (words / "tokenizer.json").unlink()
-        self.refuse(1, "tokenizer", "generate", str(words), "-p", "x")
 
         for name in ("config.json", "tokenizer.json", "tokenizer_config.json"):
             for kind, make in [("pipe", os.mkfifo), ("device", lambda path: path.symlink_to("/dev/zero")), ("folder", os.mkdir)]:
@@ -972,13 +996,17 @@ class Batch(CliTest):
                  self.chat_line("chat", messages=[{"role": "user", "content": "Hello"}], logprobs=True, top_logprobs=3),
                  self.request("greedy", prompt=PROMPT, n=2, temperature=0),
                  self.request("prompt", prompt=PROMPT, prompt_logprobs=1),
+                 self.request("echo", prompt=PROMPT, echo=True, logprobs=2, max_tokens=1),
                  self.request("bias", prompt=PROMPT, logit_bias={"77": 100}, temperature=0, max_tokens=3),
                  self.request("bad bias", prompt=PROMPT, logit_bias={"x": 1}),
                  self.request("stop id", prompt=PROMPT, logit_bias={"77": 100}, stop_token_ids=[77], max_tokens=3),
                  self.request("ends late", prompt=PROMPT, logit_bias={"77": 100}, stop_token_ids=[77], max_tokens=3,
                               min_tokens=2)]
         done, answers = self.run_lines(lines, "--prompt-logprobs", "0", "--ignore-eos")
-        three, chat, greedy, prompt, bias, bad, stop, late = answers
+        three, chat, greedy, prompt, echo, bias, bad, stop, late = answers
+        # The line's own number, not the one of --prompt-logprobs for lines that name none.
+        tops = echo["response"]["body"]["choices"][0]["logprobs"]["top_logprobs"]
+        self.assertEqual((tops[0], {len(top) for top in tops[1:]}), (None, {2}))
         choices = three["response"]["body"]["choices"]
         self.assertEqual([c["index"] for c in choices], [0, 1, 2])
         self.assertEqual(len({c["logits_hash"] for c in choices}), 3)

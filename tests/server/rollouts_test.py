@@ -77,7 +77,11 @@ class Rollouts(unittest.TestCase):
     def test_slimes_loop_updates_from_disk(self):
         """What slime does between two rollouts with --update-weight-transport disk."""
         before = self.generate()
-        self.assertEqual(self.ask("/server_info", method="GET")["tp_size"], 1)
+        info = self.ask("/server_info", method="GET")
+        self.assertEqual(info["tp_size"], 1)
+        slots = self.served.metric("invar:kv_blocks") * int(re.search(r'block_size="(\d+)"', self.served.ask("GET", "/metrics")[2].decode())[1])
+        self.assertEqual(info["max_total_num_tokens"], slots)
+        self.assertNotEqual(slots, info["context_length"])
         self.ask("/health_generate", method="GET", headers={})
         self.ask("/weights_checker", {"action": "snapshot"})
         self.ask("/pause_generation", {"mode": "abort"})

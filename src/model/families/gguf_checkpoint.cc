@@ -280,7 +280,8 @@ void write_directory_as_bf16(const HfDirectory& directory, const std::string& to
     fail("{}: expected a quantised model, found no quantization_config", directory.path);
   const auto twin =
       quantised_tensors(open_checkpoint(directory.path), config.quantization, Quantised::as_twin);
-  check_tensors(config.spec, *decoder_tensors(config.spec, *twin));
+  const auto tensors = decoder_tensors(config.spec, *twin);
+  check_tensors(spec_of_stored(config.spec, *tensors), *tensors);
   write_checkpoint(to, *twin, pool, {.progress = how.progress});
   for (const auto& [name, text] : model_texts(directory.path))
     write_file_atomically((fs::path(to) / name).string(), text);
@@ -307,7 +308,7 @@ void write_gguf_model(const std::string& from, const std::string& to, DType type
     fail("{}: expected a directory of weights that are not quantised, found a quantised model",
          from);
   const auto tensors = decoder_tensors(config.spec, open_checkpoint(from));
-  check_tensors(config.spec, *tensors);
+  check_tensors(spec_of_stored(config.spec, *tensors), *tensors);
   config.spec.mtp_layers = 0;
   const json::Value said = config_json(config);
   GgufContent content{gguf_model_keys(said, from), {}};

@@ -151,12 +151,14 @@ void write_quantised(const std::string& from, const std::string& to, const ByteF
   if (is_gguf(from))
     fail("{}: expected a directory of weights that are not quantised yet, found a GGUF file", from);
   const HfDirectory directory = open_hf_directory(from);
-  const ModelConfig config = parse_model_config(directory.config, directory.generation_config, from,
-                                                how.ignored_config_keys);
+  ModelConfig config = parse_model_config(directory.config, directory.generation_config, from,
+                                          how.ignored_config_keys);
   if (!config.quantization.is_null())
     fail("{}: expected weights that are not quantised yet, found a quantization_config", from);
   const auto stored = open_checkpoint(from);
-  check_tensors(config.spec, *decoder_tensors(config.spec, *stored));
+  const auto tensors = decoder_tensors(config.spec, *stored);
+  config.spec = spec_of_stored(config.spec, *tensors);
+  check_tensors(config.spec, *tensors);
   std::vector<std::string> quantised;
   for (const StoredTensor& tensor : stored_tensors(config.spec)) {
     if (!tensor.parts[0].of.takes_quantised || tensor.shape.size() != 2) continue;

@@ -89,6 +89,17 @@ void check_tensors(const DecoderSpec& spec, const TensorSource& source) {
            spec.family);
 }
 
+bool has_module(const DecoderSpec& spec, const TensorSource& source) {
+  const std::string prefix = module_tensor(spec, "");
+  return std::ranges::any_of(source.names(),
+                             [&](const std::string& name) { return name.starts_with(prefix); });
+}
+
+DecoderSpec spec_of_stored(DecoderSpec spec, const TensorSource& source) {
+  if (!has_module(spec, source)) spec.mtp_layers = 0;
+  return spec;
+}
+
 void check_module(const DecoderSpec& spec, const TensorSource& source) {
   if (spec.mtp_layers == 0) return;
   const std::string embedding = tensor_name(TensorRole::embedding);

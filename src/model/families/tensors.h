@@ -17,6 +17,12 @@ namespace invar {
 // disagree about which of two different ones counts.
 void check_tensors(const DecoderSpec& spec, const TensorSource& source);
 
+// Whether the module of multi-token prediction has a tensor.
+bool has_module(const DecoderSpec& spec, const TensorSource& source);
+// `spec` without the module where the checkpoint has none: save_pretrained of transformers writes
+// the config.json that announces one, and leaves its tensors out.
+DecoderSpec spec_of_stored(DecoderSpec spec, const TensorSource& source);
+
 // Throws Error unless the module of multi-token prediction has the model's embedding and head:
 // where a checkpoint stores the module's own they must be these, bit for bit.
 void check_module(const DecoderSpec& spec, const TensorSource& source);
