@@ -324,15 +324,15 @@ class Generate(CliTest):
 
     def test_without_a_bundled_model_nothing_is_answered(self):
         """A program that was copied away from its models, or whose INVAR_HOME is wrong."""
-        alone = self.root / "alone"
-        alone.mkdir()
+        alone = self.root / "alone/bin"
+        alone.mkdir(parents=True)
         shutil.copy2(INVAR, alone / "invar")
         without = {name: value for name, value in os.environ.items() if name != "INVAR_HOME"}
         run = lambda *words, **home: subprocess.run([alone / "invar", *words], capture_output=True, text=True, stdin=subprocess.DEVNULL,
                                                     timeout=60, env={**without, **home})
         for words in (["generate", "-p", "x"], ["serve", "--port", "0"], ["chat"], ["score", "--text", "x"], ["inspect"], ["audit"],
                       ["evaluate"]):
-            for home, places in (({}, f"{self.root}/models/story or {self.root}/share/invar/models/story"),
+            for home, places in (({}, f"{self.root}/models/story or {self.root}/alone/share/invar/models/story"),
                                  ({"INVAR_HOME": "/nowhere"}, "/nowhere/models/story")):
                 done = run(*words, **home)
                 self.assertEqual((done.returncode, done.stdout), (2, ""), (words, done.stderr))
@@ -801,6 +801,32 @@ class BadInput(CliTest):
                                     ("hidden", "hidden_size", {"hidden_size": "many"}),
                                     ("vocabulary", "vocab", {"vocab_size": 513})]:
             self.refuse(1, text, "generate", self.change_config(name, **changes), "-p", "x")
+
+    def test_a_module_that_is_announced_and_not_there_is_left_out(self):
+        """As save_pretrained of transformers writes it."""
+        model, announced = self.root / "glm", self.root / "announced"
+        self.succeed("make-model", str(model), "--family", "glm4_moe", "--preset", "tiny-moe")
+        shutil.copytree(model, announced)
+        config = json.loads((model / "config.json").read_text())
+        (announced / "config.json").write_text(json.dumps({**config, "num_nextn_predict_layers": 1}))
+        run = ["-p", "x", "--max-tokens", "4", "--json", *FAST]
+        plain, found = (invar("generate", str(one), *run) for one in (model, announced))
+        self.assertEqual((plain.returncode, found.returncode), (0, 0), found.stderr)
+        self.assertEqual(json.loads(found.stdout)["logits_hash"], json.loads(plain.stdout)["logits_hash"])
+        self.assertIn(b"announces a module of multi-token prediction", found.stderr)
+        self.assertNotIn(b"announces", plain.stderr)
+        drafting = invar("generate", str(announced), *run, "--spec-method", "mtp")
+        self.assertEqual(drafting.returncode, 2)
+        self.assertIn(b"has none (num_nextn_predict_layers in config.json, and its tensors)", drafting.stderr)
+        # The control: a part of a module is no module.
+        data = bytearray((announced / "model.safetensors").read_bytes())
+        start, header = header_of(announced / "model.safetensors")
+        norm, at = header["model.norm.weight"], len(data) - start
+        size = norm["data_offsets"][1] - norm["data_offsets"][0]
+        header["model.layers.%d.enorm.weight" % config["num_hidden_layers"]] = {**norm, "data_offsets": [at, at + size]}
+        text = json.dumps(header).encode()
+        (announced / "model.safetensors").write_bytes(struct.pack("<Q", len(text)) + text + data[start:] + bytes(size))
+        self.refuse(1, "model.layers.%d" % config["num_hidden_layers"], "generate", str(announced), *run)
 
     def test_token_ids_need_no_tokenizer(self):
         bare = self.copy_of_model("bare")

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""When scripts/setup configures a build with CUDA. Usage: setup_test.py SOURCE"""
+"""When scripts/setup configures a build with CUDA, and what scripts/build says of one. Usage: setup_test.py SOURCE"""
 import os
 import pathlib
 import shutil
@@ -17,6 +17,16 @@ case "$3" in -DINVAR_CUDA=*) cuda=${3#-DINVAR_CUDA=} ;; esac
 mkdir -p build/$preset; touch build/$preset/build.ninja
 echo "INVAR_CUDA:BOOL=$cuda" > build/$preset/CMakeCache.txt
 """
+# Twenty steps, of which the last may go wrong; as ninja shows them.
+NINJA = """#!/bin/bash
+[ "${!#}" != build.ninja ] || exit 0
+[ "${!#}" != -n ] || NINJA_STATUS='[%f/%t] '
+for i in $(seq 1 20); do
+  status=${NINJA_STATUS/\\%f/$i}; status=${status/\\%t/20}; status=${status/\\%e/$((i * 6)).125}
+  echo "${status}Building CXX object $i"
+  [ "${!#}" = -n ] || [ $i != 20 ] || [ -z "$BREAKS" ] || { echo "FAILED: 20.cc"; echo "20.cc:1: error: wrong"; exit 1; }
+done
+"""
 INSTALLED = "#!/bin/sh\necho 'install ok installed'\n"  # dpkg-query
 NO_GPU, GPU = "#!/bin/sh\nexit 9\n", "#!/bin/sh\necho 'GPU 0: H100'\n"  # nvidia-smi
 
@@ -27,7 +37,8 @@ class SetupTest(unittest.TestCase):
         self.addCleanup(self.folder.cleanup)
         self.root = pathlib.Path(self.folder.name)
         (self.root / "scripts").mkdir()
-        shutil.copy2(SOURCE / "scripts/setup", self.root / "scripts/setup")
+        for script in ("setup", "build"):
+            shutil.copy2(SOURCE / "scripts" / script, self.root / "scripts" / script)
         for name, text in (("cmake", CMAKE), ("dpkg-query", INSTALLED), ("nvidia-smi", NO_GPU), ("node", INSTALLED)):
             self.program(name, text)
 
@@ -65,6 +76,22 @@ class SetupTest(unittest.TestCase):
         self.assertEqual(self.setup(CI="true"), ("ON", 1))
         self.assertEqual(self.setup(CI="true", INVAR_CUDA="OFF"), ("OFF", 2))
         self.assertEqual(self.setup(CI="true"), ("ON", 3))
+
+    def build(self, **environment):
+        return subprocess.run([self.root / "scripts/build", "release", "invar"], capture_output=True, text=True,
+                              env={**os.environ, "PATH": f"{self.root / 'bin'}:{os.environ['PATH']}", **environment})
+
+    def test_a_build_says_how_long_it_takes_and_how_far_it_is(self):
+        self.program("cmake", NINJA)
+        done = self.build()
+        self.assertEqual((done.returncode, done.stderr), (0, ""))
+        first, *lines = done.stdout.splitlines()
+        self.assertRegex(first, r"^Building release: 20 steps on \d+ cores, about \d+ minutes")
+        self.assertEqual(len(lines), 10)
+        self.assertEqual(lines[4].split(), "50 % 1:00 so far, about 1:00 to go".split())
+        done = self.build(BREAKS="1")
+        self.assertEqual(done.returncode, 1)
+        self.assertIn("20.cc:1: error: wrong", done.stdout)
 
     def test_other_presets_keep_their_own_choice(self):
         for preset in ("tsan", "package"):
