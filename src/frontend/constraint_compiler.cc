@@ -1,5 +1,7 @@
 #include "frontend/constraint_compiler.h"
 
+#include <span>
+
 #include "base/error.h"
 #include "frontend/request_limits.h"
 #include "frontend/thoughts.h"
@@ -75,17 +77,25 @@ grammar::Language language_of(const std::string& kind, const json::Value& value,
 void ConstraintCompiler::hold(Request& request) {
   const Shared<std::string>& text = request.structured_output;
   if (text.empty()) return;
-  if (text != last_text_ || (last_ && last_->is_full())) {
-    const json::Value what = json::parse(text.get(), "the structured output");
-    last_ = compile(what);
-    last_thought_ = thought(what);
-    last_text_ = text;
+  {
+    const std::lock_guard lock(mutex_);
+    if (text == last_text_) {
+      request.constraint = last_;
+      request.thought = last_thought_;
+      return;
+    }
   }
-  request.constraint = last_;
-  request.thought = last_thought_;
+  const json::Value what = json::parse(text.get(), "the structured output");
+  request.constraint = compile(what);
+  request.thought = thought(what);
+  const std::lock_guard lock(mutex_);
+  last_text_ = text;
+  last_ = request.constraint;
+  last_thought_ = request.thought;
 }
 
 std::shared_ptr<const ThoughtMarks> ConstraintCompiler::marks_of(ThoughtFormat format) {
+  const std::lock_guard lock(mutex_);
   std::shared_ptr<const ThoughtMarks>& kept = marks_[format];
   if (kept) return kept;
   std::vector<std::string> texts(static_cast<size_t>(tokenizer_.vocab_size()));
@@ -124,28 +134,84 @@ std::shared_ptr<Constraint> ConstraintCompiler::compile(const json::Value& all) 
   const json::Value* whitespace = what.find("whitespace");
   if (!what.is_object() || what.as_object().size() != (whitespace ? 2 : 1))
     fail_usage("expected one form of the answer, found {}", json::excerpt(what));
-  const std::string key = json::dump(what);
+  const std::string text = json::dump(what);
   // Of a schema in a text each quote has two bytes more.
-  if (key.size() > 2 * openai::kMaxFormBytes)
+  if (text.size() > 2 * openai::kMaxFormBytes)
     fail_usage("expected the form of an answer of at most {} bytes of JSON, found {}",
-               2 * openai::kMaxFormBytes, key.size());
-  if (const auto kept = kept_.find(key); kept != kept_.end() && !kept->second->is_full())
-    return kept->second;
+               2 * openai::kMaxFormBytes, text.size());
+  const Digest key = sha256(std::as_bytes(std::span(text)));
+  {
+    const std::lock_guard lock(mutex_);
+    if (const auto found = kept_.find(key); found != kept_.end()) {
+      found->second.used = ++uses_;
+      if (!found->second.constraint) throw UsageError(found->second.refusal);
+      return found->second.constraint;
+    }
+    ++compiled_;
+  }
+  Kept kept;
+  try {
+    kept.constraint = made(what);
+  } catch (const FormsFull&) {
+    throw;
+  } catch (const UsageError& error) {
+    kept.refusal = error.what();
+  } catch (const Error& error) {  // of a schema's field that is of another type
+    kept.refusal = fmt::format("the form of the answer: {}", error.what());
+  }
+  keep(key, kept);
+  if (!kept.constraint) throw UsageError(kept.refusal);
+  return kept.constraint;
+}
+
+std::shared_ptr<const TokenTable> ConstraintCompiler::tokens() {
+  const std::lock_guard lock(mutex_);
+  if (!tokens_) tokens_ = table_of(tokenizer_);
+  return tokens_;
+}
+
+std::shared_ptr<Constraint> ConstraintCompiler::made(const json::Value& what) {
   const json::Object& members = what.as_object();
   const auto& [kind, value] = members[members[0].first == "whitespace" ? 1 : 0];
-  std::shared_ptr<Constraint> constraint;
+  const grammar::Language language = language_of(kind, value, what.find("whitespace"));
   try {
-    grammar::Language language = language_of(kind, value, whitespace);
-    if (!tokens_) tokens_ = table_of(tokenizer_);
-    constraint = std::make_shared<Constraint>(std::move(language), tokens_);
-  } catch (const UsageError&) {
-    throw;
-  } catch (const Error& error) {  // of a schema's field that is of another type
-    fail_usage("the form of the answer: {}", error.what());
+    return std::make_shared<Constraint>(language, tokens(), memory_);
+  } catch (const FormsFull&) {  // what is only kept gives way
+    const std::lock_guard lock(mutex_);
+    kept_.clear();
+    last_text_ = {};
+    last_ = nullptr;
   }
-  if (kept_.size() >= kMaxKept) kept_.clear();
-  kept_.insert_or_assign(key, constraint);
-  return constraint;
+  return std::make_shared<Constraint>(language, tokens(), memory_);
+}
+
+void ConstraintCompiler::keep(const Digest& key, Kept kept) {
+  const std::lock_guard lock(mutex_);
+  kept.used = ++uses_;
+  const bool is_refusal = !kept.constraint;
+  kept_.insert_or_assign(key, std::move(kept));
+  drop_oldest(is_refusal);
+  if (!memory_->is_crowded()) return;
+  for (auto& [unused, one] : kept_)  // those that no answer has
+    if (one.constraint && one.constraint.use_count() == 1) one.constraint->forget();
+}
+
+// As many as there are too many; the newest stays.
+void ConstraintCompiler::drop_oldest(bool refusals) {
+  while (true) {
+    size_t count = 0, bytes = 0;
+    auto oldest = kept_.end();
+    for (auto at = kept_.begin(); at != kept_.end(); ++at) {
+      const Constraint* constraint = at->second.constraint.get();
+      if ((constraint == nullptr) != refusals) continue;
+      ++count;
+      bytes += constraint ? constraint->language_bytes() : 0;
+      if (oldest == kept_.end() || at->second.used < oldest->second.used) oldest = at;
+    }
+    const bool fits = count <= (refusals ? kMaxRefusals : kMaxKept) && bytes <= kMaxKeptBytes;
+    if (fits || count <= 1) return;
+    kept_.erase(oldest);
+  }
 }
 
 }  // namespace invar

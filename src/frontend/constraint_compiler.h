@@ -3,9 +3,11 @@
 
 #include <map>
 #include <memory>
+#include <mutex>
 #include <string>
 
 #include "base/json.h"
+#include "base/sha256.h"
 #include "base/shared.h"
 #include "engine/request.h"
 #include "sampling/constraint.h"
@@ -13,6 +15,7 @@
 
 namespace invar {
 
+// Several threads may call at the same time; none waits while another compiles.
 class ConstraintCompiler {
  public:
   explicit ConstraintCompiler(const Tokenizer& tokenizer) : tokenizer_(tokenizer) {}
@@ -22,7 +25,7 @@ class ConstraintCompiler {
   // what may stand between tokens (grammar::kCompact). A "thought" (settle_thoughts) beside it, or
   // alone, is for `thought`; alone it holds the answer to nothing: null. Requests that ask for the
   // same share one constraint, so they belong into one engine. Throws UsageError for what is not
-  // understood.
+  // understood, FormsFull where there is no room now.
   std::shared_ptr<Constraint> compile(const json::Value& what);
   // The rules of "thought" in `what`; null where it has none, or none that changes an answer.
   std::shared_ptr<const ThoughtRules> thought(const json::Value& what);
@@ -30,14 +33,36 @@ class ConstraintCompiler {
   // another.
   void hold(Request& request);
 
+  // What all forms that live take.
+  size_t form_bytes() const { return memory_->bytes(); }
+  // Forms that were compiled, or refused after a try.
+  int64_t compiled() const {
+    const std::lock_guard lock(mutex_);
+    return compiled_;
+  }
+
  private:
-  static constexpr size_t kMaxKept = 16;
+  // Kept for the next request that asks for the same: the newest of each.
+  static constexpr size_t kMaxKeptBytes = size_t{4} << 20, kMaxKept = 64, kMaxRefusals = 256;
+
+  struct Kept {
+    std::shared_ptr<Constraint> constraint;  // or null
+    std::string refusal;
+    int64_t used = 0;
+  };
 
   std::shared_ptr<const ThoughtMarks> marks_of(ThoughtFormat format);
+  std::shared_ptr<const TokenTable> tokens();
+  std::shared_ptr<Constraint> made(const json::Value& what);
+  void keep(const Digest& key, Kept kept);
+  void drop_oldest(bool refusals);
 
   const Tokenizer& tokenizer_;
+  const std::shared_ptr<FormMemory> memory_ = std::make_shared<FormMemory>();
+  mutable std::mutex mutex_;                  // guards what follows
   std::shared_ptr<const TokenTable> tokens_;  // made when it is needed
-  std::map<std::string, std::shared_ptr<Constraint>> kept_;
+  std::map<Digest, Kept> kept_;
+  int64_t uses_ = 0, compiled_ = 0;
   std::map<ThoughtFormat, std::shared_ptr<const ThoughtMarks>> marks_;
   Shared<std::string> last_text_;
   std::shared_ptr<Constraint> last_;

@@ -33,36 +33,97 @@ std::span<const uint8_t> TokenTable::bytes_of(int32_t token) const {
   return {reinterpret_cast<const uint8_t*>(bytes.data()), bytes.size()};
 }
 
-Constraint::Constraint(grammar::Language language, std::shared_ptr<const TokenTable> tokens)
+Constraint::Constraint(grammar::Language language, std::shared_ptr<const TokenTable> tokens,
+                       std::shared_ptr<FormMemory> memory)
     : language_(std::move(language)),
       tokens_(std::move(tokens)),
+      memory_(std::move(memory)),
       exact_(language_),
-      near_(language_, static_cast<int32_t>(tokens_->longest())),
-      start_(exact_.start()) {
-  if (start_ == kDead)
+      near_(language_, static_cast<int32_t>(tokens_->longest())) {
+  path_.resize(tokens_->longest() + 1);
+  try {
+    int64_t cost = 0;
+    start_ = exact_.place(exact_.enter(language_.root(), cost));
+    exact_.clear();
+    if (!start_.is_dead()) mask(start_);
+  } catch (const Error& error) {
+    throw UsageError(error.what());
+  }
+  if (start_.is_dead())
     fail_usage(
         "no answer has the form that is asked for: what it must hold excludes itself, or needs "
-        "rules "
-        "or references more than {} deep within one another",
+        "rules or references more than {} deep within one another",
         grammar::Language::kMaxDepth);
-  path_.resize(tokens_->longest() + 1);
+  memory_->take(language_.bytes());
+  count_remembered();
 }
 
-Constraint::State Constraint::next(State state, int32_t token) {
+Constraint::~Constraint() {
+  memory_->remember(counted_bytes_, 0);
+  memory_->give(language_.bytes());
+}
+
+Constraint::State Constraint::next(const State& state, int32_t token, int64_t& cost) {
   const std::span<const uint8_t> bytes = tokens_->bytes_of(token);
-  return bytes.empty() ? kDead : exact_.read(state, bytes);
+  if (bytes.empty()) return {};
+  struct Clear {
+    grammar::Stacks& stacks;
+    ~Clear() { stacks.clear(); }
+  } clear{exact_};
+  grammar::Stacks::Set set = exact_.take(state);
+  int64_t taken = 0;
+  for (const uint8_t byte : bytes) {
+    taken += std::ssize(set);
+    set = exact_.closure(exact_.advance(set, byte), taken);
+    if (set.empty()) break;
+    if (taken > kMostOfToken)
+      fail("the form takes more than {} steps to read a token", kMostOfToken);
+  }
+  cost += taken;
+  return exact_.place(set);
 }
 
-Constraint::State Constraint::near(State state) {
-  if (near_of_.size() <= static_cast<size_t>(state)) near_of_.resize(state + 1, kDead);
-  if (near_of_[state] == kDead) near_of_[state] = near_.from(exact_, state);
-  return near_of_[state];
+void Constraint::forget() {
+  near_.clear();
+  masks_.clear();
+  masks_bytes_ = 0;
+  walked_ = std::vector<int32_t>();
+  walks_ = 0;
+  count_remembered();
 }
 
-const Constraint::Mask& Constraint::mask(State near) {
+void Constraint::count_remembered() {
+  const size_t now = remembered_bytes();
+  memory_->remember(counted_bytes_, now);
+  counted_bytes_ = now;
+}
+
+const Constraint::Mask& Constraint::mask(const State& state) {
+  const size_t own = remembered_bytes();
+  if (own > FormMemory::kMostRemembered || (own > FormMemory::kRemembered && memory_->is_crowded()))
+    forget();
+  const grammar::Automaton::State near = near_.at(state);
   if (const auto known = masks_.find(near); known != masks_.end()) return known->second;
-  if (masks_.size() >= kMaxMasks) masks_.clear();
-  Mask mask{.tokens = std::vector<uint64_t>((tokens_->vocab() + 63) / 64)};
+  Mask mask = find(near);
+  masks_bytes_ += sizeof mask + mask.tokens.size() * sizeof(uint64_t);
+  count_remembered();
+  return masks_.emplace(near, std::move(mask)).first->second;
+}
+
+Constraint::Mask Constraint::find(grammar::Automaton::State near) {
+  Mask mask{.tokens = std::vector<uint64_t>((tokens_->vocab() + 63) / 64),
+            .name = near_.name(near)};
+  try {
+    walk(near, mask);
+  } catch (const Error&) {
+    forget();  // it may be large
+    throw;
+  }
+  return mask;
+}
+
+void Constraint::walk(grammar::Automaton::State near, Mask& mask) {
+  const int64_t of_state = 1 + static_cast<int64_t>(near_.classes()) / 8;
   ++walks_;
   // path_[i]: behind i bytes of the last token that was walked, of which `alive` could be read.
   path_[0] = near;
@@ -72,26 +133,33 @@ const Constraint::Mask& Constraint::mask(State near) {
     const int32_t size = static_cast<int32_t>(entry.bytes.size());
     for (alive = entry.shared; alive < size; ++alive) {
       const auto byte = static_cast<uint8_t>(entry.bytes[alive]);
-      const State to = near_.step(path_[alive], byte);
-      path_[alive + 1] = to;
-      if (to == kDead) break;
-      if (walked_.size() <= static_cast<size_t>(to)) walked_.resize(to + 1);
-      if (std::exchange(walked_[to], walks_) == walks_) continue;
-      mask.reach += near_.cost(path_[alive], byte);
-      if (mask.reach > kMaxReach)
-        fail("the grammar can be understood in more than {} ways behind one token", kMaxReach);
+      const grammar::Automaton::Edge edge = near_.edge(path_[alive], byte);
+      const size_t number = near_.edge_number(path_[alive], byte);
+      if (walked_.size() <= number) walked_.resize(near_.states() * near_.classes());
+      if (std::exchange(walked_[number], walks_) != walks_) mask.cost += edge.cost + of_state;
+      if (mask.cost > kMostOfMask)
+        fail("the form takes more than {} steps to find what may come next", kMostOfMask);
+      path_[alive + 1] = edge.to;
+      if (edge.to == grammar::Automaton::kDead) break;
     }
     if (alive == size) mask.tokens[entry.token / 64] |= uint64_t{1} << (entry.token % 64);
   }
-  return masks_.emplace(near, std::move(mask)).first->second;
 }
 
-void ConstraintTally::add(Constraint& constraint, Constraint::State state) {
-  if (!asked_.insert(constraint.near(state)).second) return;
-  reach_ += constraint.reach(state);
-  if (reach_ > Constraint::kMaxReach)
-    fail("the grammar can be understood in more than {} ways along this answer",
-         Constraint::kMaxReach);
+void ConstraintTally::add(const Constraint::Mask& mask) {
+  if (asked_.insert(mask.name).second) add_cost(mask.cost);
+}
+
+void ConstraintTally::add_token(int64_t cost) {
+  left_ = std::min(left_ + kMoreOfToken, kMost);
+  add_cost(cost);
+}
+
+void ConstraintTally::add_cost(int64_t cost) {
+  left_ -= cost;
+  if (left_ < 0)
+    fail("the form takes more than {} steps along the answer, and {} for each token", kMost,
+         kMoreOfToken);
 }
 
 }  // namespace invar

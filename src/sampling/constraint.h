@@ -1,7 +1,7 @@
 // What may come next in an answer that is held to a language: a token is allowed when its bytes go
 // on some text of the language.
 //
-// The state is a number, a function of the tokens so far: a draft branch copies its parent's and
+// The state is a value, a function of the tokens so far: a draft branch copies its parent's and
 // goes on alone.
 #pragma once
 
@@ -14,6 +14,7 @@
 #include <unordered_set>
 #include <vector>
 
+#include "sampling/form_memory.h"
 #include "sampling/grammar/automaton.h"
 
 namespace invar {
@@ -40,79 +41,92 @@ class TokenTable {
   size_t longest_ = 0;
 };
 
-// Determinised as far as answers need it. Whoever shares it with other threads holds its lock
-// during a call and while using what it returned.
+// Whoever shares it with other threads holds its lock during a call and while using what it
+// returned.
 //
-// Two automata read one language. `exact_` knows every counter and has a state per place of an
-// answer. `near_` forgets counters that no single token can bring to their end, so it has few
-// states, and masks belong to those.
+// Two readers of one language. `exact_` knows every counter; where an answer stands in it is a
+// value that the answer keeps. `near_` forgets counters that no single token can bring to their
+// end, so it has few states, and masks belong to those. What it has found is remembered for the
+// answers that share the constraint, up to a bound, and found again when it was forgotten.
 //
-// Answers that share a constraint share its work, and nothing else: how much an answer may need is
-// counted along it alone (ConstraintTally), never by what others have made.
+// Work is counted, not timed: how much an answer may need is a function of its tokens, and not of
+// what others have asked before, nor of the machine.
 class Constraint {
  public:
-  using State = int32_t;
-  static constexpr State kDead = grammar::Automaton::kDead;
-  // Ways to understand the texts that its tokens may begin with; more are an Error of the answer
-  // that needs them.
-  static constexpr int64_t kMaxReach = 1'000'000;
-  static constexpr size_t kMaxMasks = 512;
-  // States and stacks, of all answers; about a hundred bytes each.
-  static constexpr size_t kMaxKept = 300'000;
+  using State = grammar::Place;
+  // Steps to find which tokens may come at one place, and to read one token; more is an Error of
+  // the answer that needs them.
+  static constexpr int64_t kMostOfMask = 100'000, kMostOfToken = 100'000;
 
-  // Throws UsageError when there is no text in the language.
-  Constraint(grammar::Language language, std::shared_ptr<const TokenTable> tokens);
+  // Throws UsageError when there is no text in the language, or when what its first token may be
+  // takes too much; FormsFull.
+  Constraint(grammar::Language language, std::shared_ptr<const TokenTable> tokens,
+             std::shared_ptr<FormMemory> memory = std::make_shared<FormMemory>());
+  ~Constraint();
 
   [[nodiscard]] std::unique_lock<std::mutex> lock() const { return std::unique_lock(mutex_); }
 
-  State start() const { return start_; }
-  // Behind a token; kDead when it is not allowed. Throws Error when finding that out takes too
-  // much.
-  State next(State state, int32_t token);
-  // Whether the text so far is in the language.
-  bool accepts(State state) const { return exact_.accepts(state); }
-  // Whether something may follow.
-  bool goes_on(State state) const { return exact_.goes_on(state); }
-  // Bit i of word i / 64: token i may come. Valid until the next call. Throws Error when finding
-  // that out takes more than kMaxReach.
-  std::span<const uint64_t> allowed(State state) { return mask(near(state)).tokens; }
-  // What allowed() costs: a function of the state.
-  int64_t reach(State state) { return mask(near(state)).reach; }
-  // States with one number have one mask.
-  State near(State state);
-  // It has made so much, for all answers, that the next request had better begin anew.
-  bool is_full() const { return exact_.size() + near_.size() > kMaxKept; }
+  const State& start() const { return start_; }
+  // Behind a token; dead when it is not allowed. Adds what that took to `cost`.
+  State next(const State& state, int32_t token, int64_t& cost);
+  State next(const State& state, int32_t token) {
+    int64_t cost = 0;
+    return next(state, token, cost);
+  }
+
+  struct Mask {
+    std::vector<uint64_t> tokens;  // bit i of word i / 64: token i may come
+    int64_t cost = 0;              // of finding it, a function of the place
+    uint64_t name = 0;             // places with one name have one mask
+  };
+  // Valid until the next call.
+  const Mask& mask(const State& state);
+  std::span<const uint64_t> allowed(const State& state) { return mask(state).tokens; }
+
+  // What it takes: the language, and what is remembered.
+  size_t language_bytes() const { return language_.bytes(); }
+  size_t remembered_bytes() const {
+    return near_.bytes() + masks_bytes_ + walked_.capacity() * sizeof(int32_t);
+  }
+  // Gives back what is remembered.
+  void forget();
 
  private:
-  struct Mask {
-    std::vector<uint64_t> tokens;
-    int64_t reach = 0;
-  };
-
-  const Mask& mask(State near);
+  Mask find(grammar::Automaton::State near);
+  void walk(grammar::Automaton::State near, Mask& mask);
+  void count_remembered();
 
   mutable std::mutex mutex_;
   const grammar::Language language_;
   const std::shared_ptr<const TokenTable> tokens_;
-  grammar::Automaton exact_, near_;
+  const std::shared_ptr<FormMemory> memory_;
+  grammar::Stacks exact_;  // empty between calls
+  grammar::Automaton near_;
   State start_;
-  std::vector<State> near_of_;  // by exact state; kDead: not known yet
-  std::unordered_map<State, Mask> masks_;
-  std::vector<State> path_;
-  std::vector<int64_t> walked_;  // by near state: the walk that came here last
-  int64_t walks_ = 0;
+  std::unordered_map<grammar::Automaton::State, Mask> masks_;
+  size_t masks_bytes_ = 0, counted_bytes_ = 0;
+  std::vector<grammar::Automaton::State> path_;
+  std::vector<int32_t> walked_;  // by edge of near_: the walk that took it last
+  int32_t walks_ = 0;
 };
 
-// What one answer has needed so far: a function of its tokens. Copyable, as the state.
+// What one answer has needed so far: a function of its tokens. Copyable, as the state. Each throws
+// Error when that is too much.
 class ConstraintTally {
  public:
-  // Enters that the answer asks what may follow `state`. Throws Error when it has needed more than
-  // Constraint::kMaxReach.
-  void add(Constraint& constraint, Constraint::State state);
+  // Steps for all places of an answer, and more for each token.
+  static constexpr int64_t kMost = 1'000'000, kMoreOfToken = 2'000;
+
+  // The answer asks what may come.
+  void add(const Constraint::Mask& mask);
+  // It read a token.
+  void add_token(int64_t cost);
 
  private:
-  std::unordered_set<Constraint::State> asked_;
-  int64_t reach_ = 0;
+  void add_cost(int64_t cost);
+
+  std::unordered_set<uint64_t> asked_;
+  int64_t left_ = kMost;
 };
 
 }  // namespace invar

@@ -9,7 +9,9 @@ namespace invar {
 
 namespace {
 
-constexpr const char* kGrammarTooLarge = "the grammar has too many states along the answer";
+constexpr const char* kTooLarge =
+    "the form that the answer is held to is too large: what may come next can be understood in so "
+    "many ways that finding it takes more steps than an answer has";
 
 }  // namespace
 
@@ -26,18 +28,18 @@ std::span<const uint64_t> ConstraintCursor::allowed(const SamplingParams& params
   if (!constraint_ || error_) return allowed_;
   const auto lock = constraint_->lock();
   try {
-    tally_.add(*constraint_, state_);
-    const auto mask = constraint_->allowed(state_);
+    const Constraint::Mask& mask = constraint_->mask(state_);
+    tally_.add(mask);
     allowed_.assign(words_, 0);
-    std::copy_n(mask.begin(), std::min(mask.size(), words_), allowed_.begin());
+    std::copy_n(mask.tokens.begin(), std::min(mask.tokens.size(), words_), allowed_.begin());
   } catch (const Error&) {
-    error_ = kGrammarTooLarge;
+    error_ = kTooLarge;
     return allowed_;
   }
   for (const int32_t token : params.stop_token_ids) {
     const uint64_t bit = uint64_t{1} << (token % 64);
     uint64_t& word = allowed_[static_cast<size_t>(token) / 64];
-    word = constraint_->accepts(state_) ? word | bit : word & ~bit;
+    word = state_.accepts ? word | bit : word & ~bit;
   }
   return allowed_;
 }
@@ -47,18 +49,19 @@ void ConstraintCursor::advance(int32_t token, const SamplingParams& params) {
   if (!constraint_ || !thought_.is_over()) return thought_.advance(token);
   const auto lock = constraint_->lock();
   try {
-    state_ = constraint_->next(state_, token);
+    int64_t cost = 0;
+    state_ = constraint_->next(state_, token, cost);
+    tally_.add_token(cost);
   } catch (const Error&) {
-    error_ = kGrammarTooLarge;
+    error_ = kTooLarge;
     return;
   }
-  CHECK(state_ != Constraint::kDead, "only allowed tokens are sampled");
+  CHECK(!state_.is_dead(), "only allowed tokens are sampled");
 }
 
 bool ConstraintCursor::goes_on() const {
   if (!constraint_ || !thought_.is_over()) return true;
-  const auto lock = constraint_->lock();
-  return constraint_->goes_on(state_);
+  return state_.goes_on;
 }
 
 }  // namespace invar

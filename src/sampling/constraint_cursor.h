@@ -36,7 +36,7 @@ class ConstraintCursor {
   std::shared_ptr<Constraint> constraint_;
   ThoughtCursor thought_;
   size_t words_;  // of a mask
-  Constraint::State state_ = 0;
+  Constraint::State state_;
   ConstraintTally tally_;
   std::vector<uint64_t> allowed_;
   const char* error_ = nullptr;

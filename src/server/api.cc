@@ -392,6 +392,8 @@ std::optional<ApiError> Server::submit_requests(const AnswerStream& stream) {
     for (const Request& request : stream.admitted().requests) backend_.submit(request);
   } catch (const EngineFailed& error) {
     return ApiError{503, error.what(), "engine_failed"};
+  } catch (const FormsFull& error) {
+    return ApiError{429, error.what(), "queue_full"};
   } catch (const Error& error) {  // of its form
     return refusal_of(FieldError(stream.admitted().request.form_field, error.what()), {});
   }

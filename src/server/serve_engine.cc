@@ -147,6 +147,8 @@ void take_order(const Frame& frame, Backend& backend, Outbox& outbox, FrameSocke
     backend.submit(std::move(request));
   } catch (const UsageError& error) {
     outbox.refuse(id, error.what());
+  } catch (const FormsFull& error) {
+    outbox.refuse(id, error.what());
   }
 }
 

@@ -16,7 +16,7 @@ using namespace invar;
 
 namespace {
 
-bool is_allowed(Constraint& constraint, Constraint::State state, int32_t token) {
+bool is_allowed(Constraint& constraint, const Constraint::State& state, int32_t token) {
   return constraint.allowed(state)[token / 64] >> (token % 64) & 1;
 }
 
@@ -25,12 +25,11 @@ bool accepts(Constraint& constraint, const std::vector<int32_t>& tokens) {
   Constraint::State state = constraint.start();
   for (const int32_t token : tokens) {
     const Constraint::State next = constraint.next(state, token);
-    CHECK(is_allowed(constraint, state, token) == (next != Constraint::kDead),
-          "a mask and a step disagree");
-    if (next == Constraint::kDead) return false;
+    CHECK(is_allowed(constraint, state, token) == !next.is_dead(), "a mask and a step disagree");
+    if (next.is_dead()) return false;
     state = next;
   }
-  return constraint.accepts(state);
+  return state.accepts;
 }
 
 // Draws from the masks until nothing may follow. After a while it prefers what closes.
@@ -45,7 +44,7 @@ std::optional<std::string> walk(Constraint& constraint, const Tokenizer& tokeniz
   for (const char* c : {"\"", "}", "]"})
     closing.push_back(tokenizer.encode(c, {.add_special_tokens = false}).at(0));
   for (int step = 0; step < 4000; ++step) {
-    if (!constraint.goes_on(state) || (constraint.accepts(state) && random(4) == 0)) return text;
+    if (!state.goes_on || (state.accepts && random(4) == 0)) return text;
     const auto mask = constraint.allowed(state);
     const std::vector<uint64_t> allowed(mask.begin(), mask.end());
     const auto has = [&](int32_t token) { return allowed[token / 64] >> (token % 64) & 1; };
@@ -60,7 +59,7 @@ std::optional<std::string> walk(Constraint& constraint, const Tokenizer& tokeniz
     const int32_t token = choices[random(choices.size())];
     text += tokenizer.token_bytes(token);
     state = constraint.next(state, token);
-    CHECK(state != Constraint::kDead, "an allowed token can be read");
+    CHECK(!state.is_dead(), "an allowed token can be read");
   }
   return std::nullopt;
 }

@@ -13,7 +13,7 @@ using namespace invar;
 // Takes allowed tokens, chosen by the input's bytes, for a while.
 static void walk(Constraint& constraint, const uint8_t* data, size_t size) {
   Constraint::State state = constraint.start();
-  for (size_t i = 0; i < std::min<size_t>(size, 16) && constraint.goes_on(state); ++i) {
+  for (size_t i = 0; i < std::min<size_t>(size, 16) && state.goes_on; ++i) {
     const std::span<const uint64_t> allowed = constraint.allowed(state);
     const size_t count = allowed.size() * 64;
     size_t token = data[i] * size_t{7} % count, tried = 0;
@@ -23,7 +23,7 @@ static void walk(Constraint& constraint, const uint8_t* data, size_t size) {
     }
     CHECK(tried < count, "with every byte in the vocabulary something can follow");
     state = constraint.next(state, static_cast<int32_t>(token));
-    CHECK(state != Constraint::kDead, "an allowed token can be read");
+    CHECK(!state.is_dead(), "an allowed token can be read");
   }
 }
 

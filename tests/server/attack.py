@@ -15,6 +15,8 @@ work: ctest uses both. --no-bars only measures, and ends with 0.
   marks        prompts of combining marks, which normalization has to sort
   prompts      20 prompts of 10 MB
   grammars     forms of answers that take long to compile
+  forms        200 regular expressions of 16 KB, alternations of thousands of counted classes, look-aheads that are refused;
+               what the server keeps of them
   fields       each field of docs/openapi.yaml at its limit with n 128, which is answered, and far beyond it, which is refused; of
                another key, whose share of the places they take
   journal      large bodies that the journal must not keep, GETs of their lines, responses that go on from a large one
@@ -43,6 +45,7 @@ from served import Served
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 MOST_MS, MOST_MIB = 250, 64
+MOST_KEPT_MIB = {"forms": 16}  # long after
 KEY = {"Authorization": "Bearer k"}
 COMPLETIONS, EMBEDDINGS = "/v1/completions", "/v1/embeddings"
 SECONDS = 40  # no attack lasts longer but one
@@ -189,6 +192,26 @@ def grammars(a):
         a.ask(COMPLETIONS, {"prompt": "x", "max_tokens": 4, "guided_regex": f"(a|b)*a(a|b){{{20 + i}}}c"}, leave_after=3)
 
 
+def forms(a):
+    rng = random.Random(5)
+    pieces = ["[^{0}]{{{1},{2}}}", "({0}|{0}{0})?", "[{0}-z]+{1}", "({0}{{{1},{2}}})*"]
+
+    def regex():
+        text = ""
+        while len(text) < 16_000:
+            low = rng.randrange(200)
+            text += rng.choice(pieces).format(rng.choice("abcdefgh"), low, low + rng.randrange(9))
+        return text
+    count = 40 if a.quick else 200
+    a.at_once([lambda form=regex(): a.ask(COMPLETIONS, {"prompt": "x", "max_tokens": 4, "guided_regex": form}) for _ in range(count)])
+    for step in (1, 7):
+        rules = " | ".join(f'[^x]{{{i % 300},{i % 300 + step}}} "n{i}"' for i in range(4500))
+        a.at_once([lambda: a.ask(COMPLETIONS, {"prompt": "x", "max_tokens": 40, "guided_grammar": f"root ::= ({rules})*"})] * 2)
+        few = " | ".join(f'[^x]{{{i * step},}} "n{i}"' for i in range(20))
+        a.at_once([lambda: a.ask(COMPLETIONS, {"prompt": "x", "max_tokens": 400, "n": 8, "guided_grammar": f"root ::= ({few})*"})] * 4)
+    a.at_once([lambda: a.ask(COMPLETIONS, {"prompt": "x", "max_tokens": 4, "guided_regex": "(?=.*a.{18}b)(?=.*c.{17}d).*"})] * (8 if a.quick else 40))
+
+
 def fields(a):
     n = 16 if a.quick else 128
     a.last(seconds_of(fields, a.quick))
@@ -241,7 +264,7 @@ def keys(a):
 
 # The attack and the statuses that it may see ("left": the client went before the answer; 0: the connection was closed).
 ATTACKS = {chunks: {400, 401, 413, 0}, bodies: {401, 0}, answers: {400, 429, "left"}, logprobs: {200, 400}, embeddings: {200, 400, 429, "left"}, marks: {200, 400}, prompts: {400, 503},
-           grammars: {200, 400, "left"}, fields: {200, 400, 429}, journal: {200, 400, 429}, dripping: {400, 503}, tokens: {200}, keys: {200, 429, "left"}}
+           grammars: {200, 400, "left"}, forms: {200, 400, 429}, fields: {200, 400, 429}, journal: {200, 400, 429}, dripping: {400, 503}, tokens: {200}, keys: {200, 429, "left"}}
 
 
 # What the server of an attack has beside the flags of all.
@@ -356,6 +379,7 @@ def end_of(served, attack, asked):
 def faults_of(row, expected, most_ms):
     faults = [row["fault"]] * bool(row["fault"])
     faults += [f"waits {row['more']:.0f} ms more"] * (row["more"] >= most_ms) + [f"grows {row['grown']:.0f} MiB"] * (row["grown"] >= MOST_MIB)
+    faults += [f"keeps {row['kept']:.0f} MiB"] * (row["kept"] >= MOST_KEPT_MIB.get(row["attack"], MOST_MIB))
     faults += [f"{row['refused']} short requests refused"] * (row["refused"] > 0)
     odd = [status for status in row["statuses"] if status not in expected]
     faults += [f"answered {odd}"] * bool(odd) + ["never over"] * (not row["statuses"])

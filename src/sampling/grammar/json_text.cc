@@ -41,8 +41,8 @@ Table string_table(Language& parts, const StringRules& rules, bool with_formats)
 
 // As itself, with a backslash and a letter, or by number: one of four digits that is no surrogate,
 // or two that are a pair.
-Table string_character() {
-  Language l;
+Table string_character(std::shared_ptr<Budget> budget) {
+  Language l(std::move(budget));
   const Expr plain = l.character({{0x20, '!'}, {'#', '['}, {']', 0x10ffff}});
   const auto digits = [&](std::string_view of) {
     ByteSet set{};
@@ -64,14 +64,13 @@ Table string_character() {
 // The texts of JSON's white space that a pattern matches.
 Expr spacing(Language& language, std::string_view pattern) {
   if (pattern.empty()) return language.empty();
-  Language parts(language.budget);
+  Language parts(language.shared_budget());
   Characters characters(parts, Characters::Spelling::plain);
   ByteSet set{};
   for (const char c : {' ', '\t', '\r', '\n'}) add_to(set, c, c);
   const Part all[] = {{regex_expression(characters, regex::parse(pattern), Match::whole)},
                       {parts.repeat(parts.bytes(set), 0, kEndless)}};
   Table table = intersection(parts, all, characters.anything());
-  language.budget = parts.budget;
   if (table.size() == 0)
     fail_usage("expected white space between tokens of JSON as a pattern of spaces, found {}",
                json::quoted(pattern));
@@ -83,7 +82,7 @@ Expr spacing(Language& language, std::string_view pattern) {
 JsonText::JsonText(Language& language, std::string_view whitespace) : language_(language) {
   space_ = spacing(language, whitespace);
   comma_ = language.sequence({language.text(","), space_});
-  character_ = language.table(string_character());
+  character_ = language.table(string_character(language.shared_budget()));
 }
 
 Expr JsonText::string(const StringRules& rules) {
@@ -95,7 +94,7 @@ Expr JsonText::string(const StringRules& rules) {
 Expr JsonText::make_string(const StringRules& rules) {
   if (rules.high < rules.low) return language_.nothing();
   if (rules.is_plain()) return language_.repeat(character_, rules.low, rules.high);
-  Language parts(language_.budget);
+  Language parts(language_.shared_budget());
   Table table = string_table(parts, rules, true);
   int32_t high = rules.high;
   for (const std::string& format : rules.formats) high = std::min(high, format_length(format));
@@ -103,7 +102,6 @@ Expr JsonText::make_string(const StringRules& rules) {
   // a zone, gives way to it.
   if (table.size() == 0 && !rules.formats.empty() && !rules.patterns.empty())
     table = string_table(parts, rules, false);
-  language_.budget = parts.budget;
   return language_.table(std::move(table), high);
 }
 

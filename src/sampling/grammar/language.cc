@@ -2,21 +2,23 @@
 
 #include <algorithm>
 #include <unordered_set>
+#include <utility>
 
 #include "base/error.h"
 #include "base/json.h"
 
 namespace invar::grammar {
 
-Language::Language(int64_t budget) : budget(budget) {
+Language::Language(std::shared_ptr<Budget> budget) : budget_(std::move(budget)) {
   nodes_.push_back({.kind = Kind::nothing});
   nodes_.push_back({.kind = Kind::empty});
 }
 
-Language::Expr Language::add(const Node& node, size_t more) {
-  used_ += 1 + more;
-  if (used_ > kMaxSize)
-    fail_usage("the grammar is too large: it needs more than {} places", kMaxSize);
+Language::Expr Language::add(const Node& node, size_t more_bytes) {
+  bytes_ += sizeof(Node) + more_bytes;
+  if (bytes_ > kMaxBytes)
+    fail_usage("the grammar is too large: it needs more than {} bytes", kMaxBytes);
+  budget_->spend(1);
   nodes_.push_back(node);
   return static_cast<Expr>(nodes_.size()) - 1;
 }
@@ -33,7 +35,7 @@ Language::Expr Language::bytes(const ByteSet& set) {
   if (set == ByteSet{}) return nothing();
   const auto at = static_cast<int32_t>(sets_.size());
   sets_.push_back(set);
-  return add({.kind = Kind::bytes, .at = at, .count = 1}, 4);
+  return add({.kind = Kind::bytes, .at = at, .count = 1}, sizeof set);
 }
 
 Language::Expr Language::byte_range(uint8_t low, uint8_t high) {
@@ -83,6 +85,12 @@ void Language::add_byte_sequences(std::vector<Expr>& out, char32_t low, char32_t
   out.push_back(sequence(parts));
 }
 
+Language::Expr Language::character(char32_t c) {
+  uint8_t bytes[4];
+  const auto size = static_cast<size_t>(encode(c, bytes));
+  return text(std::string_view(reinterpret_cast<const char*>(bytes), size));
+}
+
 Language::Expr Language::character(const CodePoints& ranges) {
   std::vector<Expr> options;
   ByteSet ascii{};
@@ -102,23 +110,43 @@ Language::Expr Language::character(const CodePoints& ranges) {
 Language::Expr Language::add_list(Kind kind, std::span<const Expr> parts) {
   const auto at = static_cast<int32_t>(children_.size());
   children_.insert(children_.end(), parts.begin(), parts.end());
-  return add({.kind = kind, .at = at, .count = static_cast<int32_t>(parts.size())}, parts.size());
+  return add({.kind = kind, .at = at, .count = static_cast<int32_t>(parts.size())},
+             parts.size_bytes());
 }
 
+// Texts in a row are one.
 Language::Expr Language::sequence(std::span<const Expr> parts) {
   std::vector<Expr> kept;
-  for (const Expr part : parts) {
-    if (part == nothing()) return nothing();
-    if (part != empty()) kept.push_back(part);
+  std::string run;
+  const auto is_text = [&](size_t i) {
+    return i < parts.size() && nodes_[parts[i]].kind == Kind::text;
+  };
+  for (size_t i = 0; i < parts.size(); ++i) {
+    if (parts[i] == nothing()) return nothing();
+    if (is_text(i) && (!run.empty() || is_text(i + 1))) {
+      run += text_of(nodes_[parts[i]]);
+      if (!is_text(i + 1)) kept.push_back(text(std::exchange(run, {})));
+    } else if (parts[i] != empty()) {
+      kept.push_back(parts[i]);
+    }
   }
   if (kept.empty()) return empty();
   return kept.size() == 1 ? kept[0] : add_list(Kind::sequence, kept);
 }
 
+// Many texts are a table, which is one thing to follow.
 Language::Expr Language::choice(std::span<const Expr> options) {
+  constexpr size_t kManyTexts = 8;
   std::vector<Expr> kept;
+  std::vector<std::string> texts;
   for (const Expr option : options)
-    if (option != nothing()) kept.push_back(option);
+    if (nodes_[option].kind == Kind::text) texts.emplace_back(text_of(nodes_[option]));
+  if (texts.size() < kManyTexts) texts.clear();
+  for (const Expr option : options) {
+    const bool is_in_table = !texts.empty() && nodes_[option].kind == Kind::text;
+    if (option != nothing() && !is_in_table) kept.push_back(option);
+  }
+  if (!texts.empty()) kept.push_back(this->texts(texts));
   if (kept.empty()) return nothing();
   return kept.size() == 1 ? kept[0] : add_list(Kind::choice, kept);
 }
@@ -139,12 +167,13 @@ Language::Expr Language::repeat(Expr part, int32_t low, int32_t high) {
 Language::Expr Language::table(Table table, int32_t most_characters) {
   if (table.size() == 0 || table.shortest[0] > most_characters) return nothing();
   const auto at = static_cast<int32_t>(tables_.size());
-  const size_t size = table.size() + table.edges.size();
+  const size_t size = sizeof table + table.bytes();
   tables_.push_back(std::move(table));
   return add({.kind = Kind::table, .high = most_characters, .at = at, .count = 1}, size);
 }
 
 int32_t Language::add_rule(std::string name) {
+  bytes_ += sizeof name + name.size() + sizeof(Expr);
   names_.push_back(std::move(name));
   bodies_.push_back(nothing());
   return static_cast<int32_t>(bodies_.size()) - 1;
@@ -161,6 +190,7 @@ void Language::finish(Expr root) {
   for (Node& node : nodes_) node.depth = node.empty_depth = kNever;
   for (bool changed = true; changed;) {
     changed = false;
+    budget_->spend(std::ssize(nodes_) / 8 + std::ssize(children_) / 8);
     for (Node& node : nodes_) changed |= measure(node);
   }
   refuse_left_recursion();
@@ -230,6 +260,7 @@ std::vector<int32_t> Language::rules_at_beginning(Expr expr) const {
       if (node.kind == Kind::sequence && !can_be_empty(child)) break;
     }
   }
+  budget_->spend(std::ssize(seen));
   std::sort(found.begin(), found.end());
   found.erase(std::unique(found.begin(), found.end()), found.end());
   return found;

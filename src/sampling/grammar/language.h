@@ -4,12 +4,14 @@
 
 #include <array>
 #include <cstdint>
+#include <memory>
 #include <span>
 #include <string>
 #include <string_view>
 #include <utility>
 #include <vector>
 
+#include "sampling/grammar/budget.h"
 #include "sampling/grammar/table.h"
 
 namespace invar::grammar {
@@ -22,8 +24,8 @@ constexpr int32_t kEndless = INT32_MAX;  // as often as one likes
 class Language {
  public:
   using Expr = int32_t;
-  // What a language may need, in expressions, bytes of texts and edges; more is a UsageError.
-  static constexpr size_t kMaxSize = 2'000'000;
+  // What a language may take, in bytes; more is a UsageError.
+  static constexpr size_t kMaxBytes = size_t{4} << 20;
   // How deep rules may lie within one another, but for what a rule ends with. Deeper texts are not
   // part of the language.
   static constexpr int32_t kMaxDepth = 64;
@@ -39,18 +41,19 @@ class Language {
   };
   static constexpr int32_t kNever = kMaxDepth + 1;
 
-  // What tables may cost while they are searched (Table::kStateCost), all of a language together.
-  static constexpr int64_t kMaxWork = 2'500'000;
+  Language() : Language(std::make_shared<Budget>()) {}
+  // A part of the work for another language is made from that one's budget.
+  explicit Language(std::shared_ptr<Budget> budget);
 
-  explicit Language(int64_t budget = kMaxWork);
-
-  int64_t budget;
+  Budget& budget() const { return *budget_; }
+  const std::shared_ptr<Budget>& shared_budget() const { return budget_; }
   Expr nothing() const { return 0; }
   Expr empty() const { return 1; }
   Expr text(std::string_view bytes);
   Expr bytes(const ByteSet& set);
   Expr byte_range(uint8_t low, uint8_t high);
-  // One character of the ranges, as UTF-8.
+  // A character, and one of the ranges, as UTF-8. Surrogates have none.
+  Expr character(char32_t c);
   Expr character(const CodePoints& ranges);
   Expr sequence(std::span<const Expr> parts);
   Expr sequence(std::initializer_list<Expr> parts) { return sequence(std::span(parts)); }
@@ -75,6 +78,7 @@ class Language {
   const Node& node(Expr expr) const { return nodes_[expr]; }
   bool can_be_empty(Expr expr) const { return nodes_[expr].empty_depth <= kMaxDepth; }
   size_t size() const { return nodes_.size(); }
+  size_t bytes() const { return bytes_; }
   std::string_view text_of(const Node& node) const {
     return std::string_view(text_).substr(node.at, node.count);
   }
@@ -87,20 +91,21 @@ class Language {
   size_t rules() const { return bodies_.size(); }
 
  private:
-  Expr add(const Node& node, size_t more = 0);
+  Expr add(const Node& node, size_t more_bytes = 0);
   Expr add_list(Kind kind, std::span<const Expr> parts);
   void add_byte_sequences(std::vector<Expr>& out, char32_t low, char32_t high);
   bool measure(Node& node) const;
   void refuse_left_recursion() const;
   std::vector<int32_t> rules_at_beginning(Expr expr) const;
 
+  std::shared_ptr<Budget> budget_;
   std::vector<Node> nodes_;
   std::vector<Expr> children_, bodies_;
   std::vector<std::string> names_;
   std::vector<ByteSet> sets_;
   std::vector<Table> tables_;
   std::string text_;
-  size_t used_ = 0;
+  size_t bytes_ = 0;
   Expr root_ = 0;
 };
 

@@ -64,13 +64,14 @@ class NumberSearch {
  public:
   explicit NumberSearch(const Magnitudes& range) : range_(range) {}
 
-  Table search(int64_t& budget) {
-    std::array<uint8_t, 256> like{};
-    for (const char c : std::string_view("0123456789.")) like[c] = static_cast<uint8_t>(c);
+  Table search(Budget& budget) {
+    const auto like = [](uint8_t byte) -> uint8_t {
+      return byte == '.' || (byte >= '0' && byte <= '9') ? byte : 0;
+    };
     const auto step = [&](const Search::Key& key, uint8_t byte) { return next(key, byte); };
     const auto accepts = [&](const Search::Key& key) { return ends(key); };
     const auto begins = [](const Search::Key&) { return false; };
-    return search_table({kStart, 0, kSame, kSame, 0}, like, {step, accepts, begins}, budget);
+    return search_table({kStart, 0, kSame, kSame, 0}, {step, accepts, begins, like}, budget);
   }
 
  private:
@@ -169,7 +170,7 @@ Language::Expr bounded_number(Language& language, const NumberRules& rules) {
     if (from) part.low = *from, part.low_excluded = from_excluded;
     part.is_endless = !to || to->whole.size() > kMaxWhole;
     if (!part.is_endless) part.high = *to, part.high_excluded = to_excluded;
-    return language.table(NumberSearch(part).search(language.budget));
+    return language.table(NumberSearch(part).search(language.budget()));
   };
   if (!low && !high)  // the same digits with and without a sign
     return language.sequence(

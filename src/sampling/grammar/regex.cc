@@ -28,14 +28,22 @@ bool holds(const CodePoints& ranges, char32_t c) {
 Expr Characters::of(const CodePoints& ranges) {
   const auto known = known_.find(ranges);
   if (known != known_.end()) return known->second;
+  if (ranges.size() == 1 && ranges[0].first == ranges[0].second && is_itself(ranges[0].first))
+    return known_[ranges] = language_.character(ranges[0].first);
   const CodePoints plain = without(ranges, {{0xd800, 0xdfff}});  // surrogates are no characters
   // As a table: all the ways to write it are one thing to follow.
-  Language language;
+  Language language(language_.shared_budget());
   const Part part{spelling_ == Spelling::plain ? language.character(plain) : json(language, plain)};
   if (part.expr == language.nothing())
     fail_usage("the regular expression has a character that cannot be written");
   const Expr any = language.repeat(part.expr, 0, kEndless);
   return known_[ranges] = language_.table(intersection(language, {&part, 1}, any));
+}
+
+// Whether there is no other way to write a character.
+bool Characters::is_itself(char32_t c) const {
+  if (c >= 0xd800 && c <= 0xdfff) return false;
+  return spelling_ == Spelling::plain || (c >= 0x20 && c != '"' && c != '\\');
 }
 
 // As itself or with the escape of one letter; the control characters that have none, by number.
@@ -145,7 +153,18 @@ class ExpressionBuilder {
 
 }  // namespace
 
+namespace {
+
+int64_t nodes_of(const regex::Node& node) {
+  int64_t nodes = 1 + std::ssize(node.ranges) / 4;
+  for (const regex::Node& child : node.children) nodes += nodes_of(child);
+  return nodes;
+}
+
+}  // namespace
+
 Expr regex_expression(Characters& characters, const regex::Node& pattern, Match match) {
+  characters.language().budget().spend(20 + 10 * nodes_of(pattern));
   return ExpressionBuilder(characters, match).outermost(pattern, false, false);
 }
 

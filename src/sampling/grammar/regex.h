@@ -28,6 +28,7 @@ class Characters {
   Language& language() { return language_; }
 
  private:
+  bool is_itself(char32_t c) const;
   static Language::Expr json(Language& language, const CodePoints& ranges);
 
   Language& language_;

@@ -23,7 +23,7 @@ constexpr size_t kMaxBytes = size_t{1} << 20;
 class SchemaBuilder : public SchemaCompiler {
  public:
   SchemaBuilder(Language& language, const Value& root, std::string_view whitespace)
-      : SchemaCompiler(language, whitespace), merger_(root), root_(root) {}
+      : SchemaCompiler(language, whitespace), merger_(root, language.budget()), root_(root) {}
 
   Expr build() {
     const Expr root = rule_of(root_, "#");
@@ -71,10 +71,7 @@ class SchemaBuilder : public SchemaCompiler {
 
   Expr rule_of_merged(const Value& schema) {
     std::string key = json::dump(schema);
-    merged_bytes_ += key.size();
-    if (merged_bytes_ > 16 * kMaxBytes)
-      fail_usage("the JSON schema is too large: its combinations stand for more than {} MiB",
-                 16 * kMaxBytes >> 20);
+    language.budget().spend(std::ssize(key) / 16);
     const auto [at, is_new] = by_text_.try_emplace(std::move(key), -1);
     if (is_new) {
       at->second = language.rule(language.add_rule(json::excerpt(schema)));
@@ -245,7 +242,6 @@ class SchemaBuilder : public SchemaCompiler {
   std::deque<Task> open_;
   std::map<const Value*, Expr> by_place_;
   std::map<std::string, Expr> by_text_;
-  size_t merged_bytes_ = 0;
   int level_ = 0;
 };
 

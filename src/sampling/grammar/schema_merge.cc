@@ -73,10 +73,18 @@ bool is_false(const Value* value) {
 }
 
 // Combining compares every one with every other.
-void check_size(size_t a, size_t b) {
-  constexpr size_t kMostPairs = 4'000'000;
-  if (a * b > kMostPairs)
-    fail_usage("the JSON schema is too large: it combines lists of {} and {}", a, b);
+void spend_pairs(Budget& budget, size_t a, size_t b) {
+  budget.spend(static_cast<int64_t>(a * b / 4));
+}
+
+int64_t size_of(const Value& value) {
+  int64_t size = 1;
+  if (value.is_string()) size += std::ssize(value.as_string()) / 64;
+  if (value.is_array())
+    for (const Value& one : value.as_array()) size += size_of(one);
+  if (value.is_object())
+    for (const auto& [name, one] : value.as_object()) size += 1 + size_of(one);
+  return size;
 }
 
 const json::Array& list_of(const Value& value, std::string_view word) {
@@ -179,16 +187,16 @@ double number_at(const Value& value, std::string_view word) {
   return value.as_number();
 }
 
-Value common(const json::Array& a, const json::Array& b) {
-  check_size(a.size(), b.size());
+Value common(const json::Array& a, const json::Array& b, Budget& budget) {
+  spend_pairs(budget, a.size(), b.size());
   json::Array out;
   for (const Value& one : a)
     if (std::find(b.begin(), b.end(), one) != b.end()) out.push_back(one);
   return out;
 }
 
-Value common_types(const json::Array& a, const json::Array& b) {
-  json::Array out = common(a, b).as_array();
+Value common_types(const json::Array& a, const json::Array& b, Budget& budget) {
+  json::Array out = common(a, b, budget).as_array();
   const auto has = [](const json::Array& list, const char* type) {
     return std::find(list.begin(), list.end(), Value(type)) != list.end();
   };
@@ -198,8 +206,8 @@ Value common_types(const json::Array& a, const json::Array& b) {
   return out;
 }
 
-Value together(const json::Array& a, const json::Array& b) {
-  check_size(a.size() + b.size(), b.size());
+Value together(const json::Array& a, const json::Array& b, Budget& budget) {
+  spend_pairs(budget, a.size() + b.size(), b.size());
   json::Array out = a;
   for (const Value& one : b)
     if (std::find(out.begin(), out.end(), one) == out.end()) out.push_back(one);
@@ -228,12 +236,12 @@ std::optional<Value> property_of(const Value& schema, const std::string& name) {
   return more ? std::optional(*more) : std::nullopt;
 }
 
-Value common_properties(const Value& a, const Value& b) {
+Value common_properties(const Value& a, const Value& b, Budget& budget) {
   const auto count = [](const Value& of) {
     const Value* properties = of.find("properties");
     return properties ? members_of(*properties, "properties").size() : 0;
   };
-  check_size(count(a) + count(b), count(a) + count(b));
+  spend_pairs(budget, count(a) + count(b), count(a) + count(b));
   json::Object out;
   for (const Value* from : {&a, &b}) {
     const Value* properties = from->find("properties");
@@ -244,14 +252,14 @@ Value common_properties(const Value& a, const Value& b) {
         continue;
       const auto other = property_of(from == &a ? b : a, name);
       out.emplace_back(name, !other       ? schema
-                             : from == &a ? both_schemas(schema, *other)
-                                          : both_schemas(*other, schema));
+                             : from == &a ? both_schemas(schema, *other, budget)
+                                          : both_schemas(*other, schema, budget));
     }
   }
   return out;
 }
 
-Value common_prefix(const Value& a, const Value& b) {
+Value common_prefix(const Value& a, const Value& b, Budget& budget) {
   static const json::Array kNone;
   const auto prefix = [](const Value& of) -> const json::Array& {
     const Value* items = of.find("prefixItems");
@@ -263,43 +271,46 @@ Value common_prefix(const Value& a, const Value& b) {
   };
   json::Array out;
   for (size_t i = 0; i < std::max(prefix(a).size(), prefix(b).size()); ++i)
-    out.push_back(both_schemas(item(a, i), item(b, i)));
+    out.push_back(both_schemas(item(a, i), item(b, i), budget));
   return out;
 }
 
-Value both_words(const std::string& word, const Value& a, const Value& b) {
+Value both_words(const std::string& word, const Value& a, const Value& b, Budget& budget) {
   const bool is_lower_end = word.starts_with("min") || word == "exclusiveMinimum";
   const bool is_upper_end = word.starts_with("max") || word == "exclusiveMaximum";
   if (is_lower_end || is_upper_end)
     return (number_at(a, word) < number_at(b, word)) == is_lower_end ? b : a;
-  if (word == "type") return common_types(a.as_array(), b.as_array());
-  if (word == "enum") return common(a.as_array(), b.as_array());
+  if (word == "type") return common_types(a.as_array(), b.as_array(), budget);
+  if (word == "enum") return common(a.as_array(), b.as_array(), budget);
   if (word == "multipleOf") return common_multiple(a, b);
-  if (word == "pattern" || word == "format") return together(a.as_array(), b.as_array());
-  if (word == "required") return together(list_of(a, word), list_of(b, word));
+  if (word == "pattern" || word == "format") return together(a.as_array(), b.as_array(), budget);
+  if (word == "required") return together(list_of(a, word), list_of(b, word), budget);
   if (word == "unevaluatedProperties") return is_false(&a) ? a : b;
   if (word == "patternProperties") {
     Value out = a;
     for (const auto& [pattern, schema] : members_of(b, word)) {
       const Value* own = a.find(pattern);
-      out.set(pattern, own ? both_schemas(*own, schema) : schema);
+      out.set(pattern, own ? both_schemas(*own, schema, budget) : schema);
     }
     return out;
   }
-  return both_schemas(a, b);  // items, additionalProperties, propertyNames
+  return both_schemas(a, b, budget);  // items, additionalProperties, propertyNames
 }
 
 // None where nothing can follow both.
-std::optional<Value> merged(const Value& a, const Value& b) {
+std::optional<Value> merged(const Value& a, const Value& b, Budget& budget) {
+  budget.spend(10 + size_of(a) + size_of(b));
   Value out = a;
   for (const auto& [word, value] : b.as_object()) {
     const Value* own = a.find(word);
-    out.set(word, own ? both_words(word, *own, value) : value);
+    out.set(word, own ? both_words(word, *own, value, budget) : value);
     const bool is_list = word == "type" || word == "enum";
     if (is_list && out.find(word)->as_array().empty()) return std::nullopt;
   }
-  if (a.find("properties") || b.find("properties")) out.set("properties", common_properties(a, b));
-  if (a.find("prefixItems") || b.find("prefixItems")) out.set("prefixItems", common_prefix(a, b));
+  if (a.find("properties") || b.find("properties"))
+    out.set("properties", common_properties(a, b, budget));
+  if (a.find("prefixItems") || b.find("prefixItems"))
+    out.set("prefixItems", common_prefix(a, b, budget));
   return out;
 }
 
@@ -321,7 +332,8 @@ int32_t schema_count(const Value& schema, const char* word, int32_t otherwise) {
   return count > kMost ? otherwise : static_cast<int32_t>(count);
 }
 
-Value both_schemas(const Value& a, const Value& b) {
+Value both_schemas(const Value& a, const Value& b, Budget& budget) {
+  budget.spend(size_of(a) + size_of(b));
   if (a == b || b == Value(true)) return a;
   if (a == Value(true)) return b;
   json::Array all;
@@ -329,9 +341,9 @@ Value both_schemas(const Value& a, const Value& b) {
     const Value* list =
         one->is_object() && one->as_object().size() == 1 ? one->find("allOf") : nullptr;
     if (list && list->is_array())
-      all = together(all, list->as_array()).as_array();
+      all = together(all, list->as_array(), budget).as_array();
     else
-      all = together(all, {*one}).as_array();
+      all = together(all, {*one}, budget).as_array();
   }
   return json::Object{{"allOf", std::move(all)}};
 }
@@ -369,7 +381,7 @@ void SchemaMerger::combine(std::vector<Value>& found, const std::vector<Value>& 
             "the JSON schema is too large: its allOf, anyOf and oneOf together stand for more than "
             "{} schemas",
             kMaxPlain);
-      if (auto both = merged(a, b)) out.push_back(std::move(*both));
+      if (auto both = merged(a, b, budget_)) out.push_back(std::move(*both));
     }
   found = std::move(out);
 }
@@ -384,6 +396,7 @@ std::vector<Value> SchemaMerger::plain(const Value& schema, int level) {
   if (schema == Value(false)) return {};
   if (!schema.is_object())
     fail_usage("expected an object as JSON schema, found {}", json::excerpt(schema));
+  budget_.spend(size_of(schema));
   std::vector<Value> found{own_words(schema)};
   if (const Value* ref = schema.find("$ref")) combine(found, plain(resolve(*ref), level + 1));
   if (const Value* all = schema.find("allOf"))

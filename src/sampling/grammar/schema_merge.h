@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "base/json.h"
+#include "sampling/grammar/budget.h"
 
 namespace invar::grammar {
 
@@ -14,7 +15,7 @@ bool is_annotation(std::string_view word);
 
 class SchemaMerger {
  public:
-  explicit SchemaMerger(const json::Value& root) : root_(root) {}
+  SchemaMerger(const json::Value& root, Budget& budget) : root_(root), budget_(budget) {}
 
   // Schemas of plain words, in one way to write each: type as a list, const as enum, a list of
   // items as prefixItems, pattern and format as lists. Throws UsageError for words that are not
@@ -33,11 +34,12 @@ class SchemaMerger {
   static constexpr int kMaxMerged = 50'000;
 
   const json::Value& root_;
+  Budget& budget_;
   int merged_ = 0;
 };
 
 // A schema of values that follow both.
-json::Value both_schemas(const json::Value& a, const json::Value& b);
+json::Value both_schemas(const json::Value& a, const json::Value& b, Budget& budget);
 
 // An integer from 0 on: `otherwise` where there is none, and where it is greater than any answer is
 // long.

@@ -4,9 +4,9 @@
 #include <map>
 
 #include "base/error.h"
-#include "sampling/grammar/automaton.h"
 #include "sampling/grammar/regex.h"
 #include "sampling/grammar/schema_merge.h"
+#include "sampling/grammar/stacks.h"
 
 namespace invar::grammar {
 
@@ -15,18 +15,17 @@ namespace {
 using Expr = Language::Expr;
 using json::Value;
 
-bool matches(const std::string& pattern, const std::string& text, int64_t& budget) {
-  Language language(budget);
+bool matches(const std::string& pattern, const std::string& text, const Language& whole) {
+  Language language(whole.shared_budget());
   Characters characters(language, Characters::Spelling::plain);
   language.finish(regex_expression(characters, regex::parse(pattern), Match::anywhere));
-  budget = language.budget;
-  Automaton automaton(language);
-  const auto start = automaton.start();
-  if (start == Automaton::kDead) return false;
-  const auto end =
-      automaton.read(start, std::span(reinterpret_cast<const uint8_t*>(text.data()), text.size()));
-  budget -= automaton.work();
-  return end != Automaton::kDead && automaton.accepts(end);
+  Stacks stacks(language);
+  int64_t cost = std::ssize(text);
+  Stacks::Set set = stacks.enter(language.root(), cost);
+  for (const char byte : text)
+    set = stacks.closure(stacks.advance(set, static_cast<uint8_t>(byte)), cost);
+  language.budget().spend(cost);
+  return stacks.accepts(set);
 }
 
 // The properties that a schema names are written in its order, then the others in any.
@@ -69,15 +68,15 @@ class ObjectBuilder {
   Value with_patterns(const std::string& name, Value schema) {
     if (const Value* patterns = object_at("patternProperties"))
       for (const auto& [pattern, more] : patterns->as_object())
-        if (matches(pattern, name, language_.budget)) schema = both_schemas(schema, more);
+        if (matches(pattern, name, language_))
+          schema = both_schemas(schema, more, language_.budget());
     return schema;
   }
   bool has_pattern(const std::string& name) {
     const Value* patterns = object_at("patternProperties");
-    return patterns && std::any_of(patterns->as_object().begin(), patterns->as_object().end(),
-                                   [&](const auto& member) {
-                                     return matches(member.first, name, language_.budget);
-                                   });
+    return patterns &&
+           std::any_of(patterns->as_object().begin(), patterns->as_object().end(),
+                       [&](const auto& member) { return matches(member.first, name, language_); });
   }
 
   void add_property(const std::string& name, const Value& schema, bool is_required) {

@@ -9,11 +9,13 @@
 #include <vector>
 
 #include "base/function_ref.h"
+#include "sampling/grammar/budget.h"
 
 namespace invar::grammar {
 
 struct Table {
-  // What a state that is searched and a step that is found cost; a stack that is met costs 1.
+  // What a state that is searched and a step that is found cost a budget; a stack that is met
+  // costs 1.
   static constexpr int64_t kStateCost = 20, kStepCost = 2;
 
   struct Edge {
@@ -25,6 +27,10 @@ struct Table {
     return std::span(edges).subspan(first[state], first[state + 1] - first[state]);
   }
   size_t size() const { return accepts.size(); }
+  size_t bytes() const {
+    return sizeof(int32_t) * (first.size() + shortest.size()) + sizeof(Edge) * edges.size() +
+           accepts.size() / 8;
+  }
 
   // State 0 is the start. From every state an end can be reached; none: nothing is accepted.
   std::vector<int32_t> first;
@@ -39,14 +45,12 @@ Table table_of_texts(std::span<const std::string> texts);
 
 // Everything that can be reached from `start`.
 struct Search {
-  using Key = std::vector<int32_t>;
+  using Key = std::vector<int32_t>;                           // all of one length
   FunctionRef<std::optional<Key>(const Key&, uint8_t)> step;  // none: nothing goes on
   FunctionRef<bool(const Key&)> accepts;
   FunctionRef<bool(const Key&)> begins;  // whether a byte here begins a character
+  FunctionRef<uint8_t(uint8_t)> like;    // the first byte that is read as this one everywhere
 };
-// like[b] is the first byte that is read as b everywhere. Takes what it costs from `budget`; throws
-// UsageError when that does not suffice.
-Table search_table(const Search::Key& start, std::span<const uint8_t, 256> like,
-                   const Search& search, int64_t& budget);
+Table search_table(const Search::Key& start, const Search& search, Budget& budget);
 
 }  // namespace invar::grammar
