@@ -35,7 +35,11 @@ TokenOutput RequestState::take(int32_t token, const Digest& digest) {
     output.logits_hash = hash.value();
   }
   output.finish = finish_reason(token);
-  return output;
+  const char* fault = output.finish == FinishReason::stop ? constraint.fault_at_end() : nullptr;
+  if (!fault) return output;
+  TokenOutput failed = fail(fault);
+  failed.index = output.index;
+  return failed;
 }
 
 TokenOutput RequestState::fail(const char* error) const {

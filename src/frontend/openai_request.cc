@@ -466,11 +466,23 @@ class Reader {
     request.usage_always = flag("continuous_usage_stats", false);
   }
 
+  // Any object, or, as others' servers have it, one of a schema beside.
+  static void read_object(const json::Value& format, json::Value& what) {
+    const json::Value* schema = format.find("schema");
+    if (!schema || schema->is_null()) return what.set("json_object", true);
+    if (!schema->is_object())
+      fail_usage("expected the schema of response_format as an object, found {}",
+                 json::excerpt(*schema));
+    json::Value of_object = *schema;
+    if (!schema->find("type") && !schema->find("$ref")) of_object.set("type", "object");
+    what.set("json", std::move(of_object));
+  }
+
   static void read_response_format(const json::Value& format, json::Value& what) {
     const json::Value* type = format.find("type");
     const std::string name = type && type->is_string() ? type->as_string() : "";
     if (name == "text") return;
-    if (name == "json_object") return what.set("json_object", true);
+    if (name == "json_object") return read_object(format, what);
     const json::Value* named = format.find("json_schema");
     const json::Value* schema = named ? named->find("schema") : nullptr;
     if (name != "json_schema" || !schema)

@@ -5,6 +5,7 @@
 
 #include "base/check.h"
 #include "base/error.h"
+#include "sampling/grammar/schema_check.h"
 
 namespace invar {
 
@@ -81,6 +82,15 @@ Constraint::State Constraint::next(const State& state, int32_t token, int64_t& c
   }
   cost += taken;
   return exact_.place(set);
+}
+
+const char* Constraint::fault_of(std::string_view answer) const {
+  return language_.check() ? language_.check()->fault_of(answer) : nullptr;
+}
+
+std::string_view Constraint::text_of(int32_t token) const {
+  const auto bytes = tokens_->bytes_of(token);
+  return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
 }
 
 void Constraint::forget() {

@@ -10,6 +10,7 @@
 #include <mutex>
 #include <span>
 #include <string>
+#include <string_view>
 #include <unordered_map>
 #include <unordered_set>
 #include <vector>
@@ -82,6 +83,12 @@ class Constraint {
   // Valid until the next call.
   const Mask& mask(const State& state);
   std::span<const uint64_t> allowed(const State& state) { return mask(state).tokens; }
+
+  // Whether whole answers are checked beside; a sentence that names what one does not follow, or
+  // null.
+  bool checks_answers() const { return language_.check() != nullptr; }
+  const char* fault_of(std::string_view answer) const;
+  std::string_view text_of(int32_t token) const;
 
   // What it takes: the language, and what is remembered.
   size_t language_bytes() const { return language_.bytes(); }

@@ -7,14 +7,6 @@
 
 namespace invar {
 
-namespace {
-
-constexpr const char* kTooLarge =
-    "the form that the answer is held to is too large: what may come next can be understood in so "
-    "many ways that finding it takes more steps than an answer has";
-
-}  // namespace
-
 ConstraintCursor::ConstraintCursor(std::shared_ptr<Constraint> constraint,
                                    std::shared_ptr<const ThoughtRules> thought, int32_t vocab)
     : constraint_(std::move(constraint)),
@@ -33,7 +25,7 @@ std::span<const uint64_t> ConstraintCursor::allowed(const SamplingParams& params
     allowed_.assign(words_, 0);
     std::copy_n(mask.tokens.begin(), std::min(mask.tokens.size(), words_), allowed_.begin());
   } catch (const Error&) {
-    error_ = kTooLarge;
+    error_ = kFormTooLarge;
     return allowed_;
   }
   for (const int32_t token : params.stop_token_ids) {
@@ -53,10 +45,15 @@ void ConstraintCursor::advance(int32_t token, const SamplingParams& params) {
     state_ = constraint_->next(state_, token, cost);
     tally_.add_token(cost);
   } catch (const Error&) {
-    error_ = kTooLarge;
+    error_ = kFormTooLarge;
     return;
   }
   CHECK(!state_.is_dead(), "only allowed tokens are sampled");
+  if (constraint_->checks_answers()) text_ += constraint_->text_of(token);
+}
+
+const char* ConstraintCursor::fault_at_end() const {
+  return constraint_ ? constraint_->fault_of(text_) : nullptr;
 }
 
 bool ConstraintCursor::goes_on() const {

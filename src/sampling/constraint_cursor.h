@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <memory>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "sampling/constraint.h"
@@ -13,6 +14,10 @@
 #include "sampling/thought.h"
 
 namespace invar {
+
+inline constexpr const char* kFormTooLarge =
+    "the form that the answer is held to is too large: what may come next can be understood in so "
+    "many ways that finding it takes more steps than an answer has";
 
 class ConstraintCursor {
  public:
@@ -29,6 +34,9 @@ class ConstraintCursor {
   void advance(int32_t token, const SamplingParams& params);
   // Whether something may follow.
   bool goes_on() const;
+  // A sentence that names what the answer does not follow though its form lets it end here, or
+  // null.
+  const char* fault_at_end() const;
   // A sentence once the grammar needs too much: what is sampled next ends the answer. Else null.
   const char* error() const { return error_; }
 
@@ -38,6 +46,7 @@ class ConstraintCursor {
   size_t words_;  // of a mask
   Constraint::State state_;
   ConstraintTally tally_;
+  std::string text_;  // of the answer, where it is checked at its end
   std::vector<uint64_t> allowed_;
   const char* error_ = nullptr;
 };

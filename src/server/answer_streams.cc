@@ -4,6 +4,8 @@
 #include <set>
 
 #include "errors.h"
+#include "sampling/constraint_cursor.h"
+#include "sampling/sampler.h"
 
 namespace invar::server {
 
@@ -173,13 +175,25 @@ void AnswerStream::cut_off(const ApiError& error) {
   begun_ ? exchange_->wake() : exchange_->reply(error_reply(error, admitted_.entry.endpoint));
 }
 
+namespace {
+
+// A request that excludes all its answers fails again each time it is sent.
+ApiError failure_of(const std::string& error) {
+  if (error == kFormTooLarge) return {400, error};
+  if (error == sampling::kNothingAllowed)
+    return {400, error + ": what the request allows and excludes leaves nothing"};
+  return {500, "the answer failed: " + error};
+}
+
+}  // namespace
+
 void AnswerStream::finish() {
   over_ = true;
   std::vector<TextAnswer> answers;
   for (const auto& builder : builders_) {
     if (builder->answer.finish == FinishReason::failed)
-      return exchange_->reply(error_reply({500, "the answer failed: " + builder->answer.error},
-                                          admitted_.entry.endpoint));
+      return exchange_->reply(
+          error_reply(failure_of(builder->answer.error), admitted_.entry.endpoint));
     answers.push_back(std::move(builder->answer));
   }
   const openai::Request& request = admitted_.request;

@@ -1,6 +1,6 @@
 // Holds texts and random walks to a form, for schema_cases.py: a line {"form", "texts", "walks"}
 // in,
-// {"accepted", "walked"} or {"error"} out, with the processor's "seconds".
+// {"accepted", "walked", "faults"} or {"error"} out, with the processor's "seconds".
 #include <array>
 #include <ctime>
 #include <iostream>
@@ -71,7 +71,7 @@ json::Value answer(const json::Value& record, const Tokenizer& tokenizer) {
   for (int32_t token = 0; token < tokenizer.vocab_size(); ++token)
     if (tokenizer.token_bytes(token).size() == 1 && !tokenizer.is_special(token))
       token_of[static_cast<uint8_t>(tokenizer.token_bytes(token)[0])] = token;
-  json::Array accepted, walked;
+  json::Array accepted, walked, faults;
   for (const json::Value& text : record.find("texts")->as_array()) {
     std::vector<int32_t> bytes;
     for (const char c : text.as_string()) bytes.push_back(token_of[static_cast<uint8_t>(c)]);
@@ -79,13 +79,17 @@ json::Value answer(const json::Value& record, const Tokenizer& tokenizer) {
     const bool by_token =
         accepts(*constraint, tokenizer.encode(text.as_string(), {.add_special_tokens = false}));
     CHECK(by_byte == by_token, "the bytes of a text and its tokens disagree");
-    accepted.push_back(by_byte);
+    accepted.push_back(by_byte && !constraint->fault_of(text.as_string()));
   }
   for (int64_t i = 0; i < record.find("walks")->as_integer(); ++i) {
     const auto text = walk(*constraint, tokenizer, static_cast<uint64_t>(i) + 1);
     walked.push_back(text ? json::Value(*text) : json::Value());
+    const char* fault = text ? constraint->fault_of(*text) : nullptr;
+    faults.push_back(fault ? json::Value(fault) : json::Value());
   }
-  return json::Object{{"accepted", std::move(accepted)}, {"walked", std::move(walked)}};
+  return json::Object{{"accepted", std::move(accepted)},
+                      {"walked", std::move(walked)},
+                      {"faults", std::move(faults)}};
 }
 
 }  // namespace

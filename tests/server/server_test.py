@@ -378,8 +378,29 @@ class Answers(ServerTest):
             tools = [TOOL, {"type": "function", "function": {"name": "plan", "parameters": schema, "strict": strict}}]
             for choice in ("required", {"type": "function", "function": {"name": "plan"}}):
                 self.served.post(CHAT, messages=HI, tools=tools, tool_choice=choice, max_tokens=20, seed=4)
-        unique = {"type": "array", "items": {}, "uniqueItems": True}
-        self.refused(400, "uniqueItems", body={"prompt": "x", "guided_json": unique})
+        self.refused(400, "thing", body={"prompt": "x", "guided_json": {"type": "thing"}})
+
+    def test_objects_of_a_schema(self):
+        schema = {"properties": {"a": {"type": "boolean"}}, "required": ["a"], "additionalProperties": False}
+        form = {"type": "json_object", "schema": schema}
+        for seed in range(4):
+            said = self.served.post(CHAT, messages=HI, max_tokens=40, seed=seed, response_format=form)["choices"][0]
+            self.assertIn(json.loads(said["message"]["content"]), ({"a": True}, {"a": False}))
+        self.refused(400, "schema of response_format", path=CHAT,
+                     body={"messages": HI, "response_format": {"type": "json_object", "schema": 3}})
+
+    def test_a_request_that_excludes_its_answers(self):
+        body = {"prompt": "x", "max_tokens": 5, "structured_outputs": {"choice": ["a"]}}
+        self.refused(400, "leaves nothing", body=body | {"allowed_token_ids": [5]})
+        self.assertEqual(self.served.post(COMPLETIONS, **body)["choices"][0]["text"], "a")
+
+    def test_what_is_checked_at_the_end(self):
+        """The form lets two digits be the same; then the answer is an error, unless nothing says that they must differ."""
+        schema = {"type": "array", "minItems": 2, "maxItems": 2, "items": {"type": "integer", "minimum": 0, "maximum": 9}}
+        body = {"prompt": "x", "max_tokens": 20, "seed": 1, "logit_bias": {str(ord("0")): 100}}  # a byte's token has its number
+        said = self.served.post(COMPLETIONS, **body, guided_json=schema)["choices"][0]["text"]
+        self.assertEqual(json.loads(said), [0, 0])
+        self.refused(500, "uniqueItems", body=body | {"guided_json": schema | {"uniqueItems": True}})
 
     def test_tools(self):
         for choice in ("required", {"type": "function", "function": {"name": "weather"}}):

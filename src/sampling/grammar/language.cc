@@ -54,11 +54,15 @@ int encode(char32_t c, uint8_t* bytes) {
   return size;
 }
 
-}  // namespace
+// A range of bytes for each byte of some characters.
+struct ByteRanges {
+  int size = 0;
+  uint8_t low[4] = {}, high[4] = {};
+};
 
 // Ranges whose encodings have one length are cut until, behind the first byte that differs, all
 // continuations are allowed.
-void Language::add_byte_sequences(std::vector<Expr>& out, char32_t low, char32_t high) {
+void add_byte_sequences(std::vector<ByteRanges>& out, char32_t low, char32_t high) {
   static constexpr char32_t kLastOfLength[] = {0x7f, 0x7ff, 0xffff};
   for (const char32_t last : kLastOfLength)
     if (low <= last && high > last) {
@@ -77,13 +81,35 @@ void Language::add_byte_sequences(std::vector<Expr>& out, char32_t low, char32_t
       return add_byte_sequences(out, high & ~mask, high);
     }
   }
-  uint8_t first[4], last[4];
-  const int size = encode(low, first);
-  encode(high, last);
-  std::vector<Expr> parts;
-  for (int i = 0; i < size; ++i) parts.push_back(byte_range(first[i], last[i]));
-  out.push_back(sequence(parts));
+  ByteRanges ranges;
+  ranges.size = encode(low, ranges.low);
+  encode(high, ranges.high);
+  out.push_back(ranges);
 }
+
+// Those from byte `at` on of ranges that have the same bytes in front. What begins alike is one
+// option, so that few have to be followed.
+Language::Expr behind(Language& language, std::span<const ByteRanges> all, int at) {
+  std::vector<Language::Expr> options;
+  ByteSet last{};
+  for (size_t i = 0; i < all.size();) {
+    const ByteRanges& one = all[i];
+    size_t end = i + 1;
+    while (end < all.size() && all[end].size > at + 1 && all[end].low[at] == one.low[at] &&
+           all[end].high[at] == one.high[at])
+      ++end;
+    if (one.size == at + 1)
+      add_to(last, one.low[at], one.high[at]);
+    else
+      options.push_back(language.sequence({language.byte_range(one.low[at], one.high[at]),
+                                           behind(language, all.subspan(i, end - i), at + 1)}));
+    i = one.size == at + 1 ? i + 1 : end;
+  }
+  options.push_back(language.bytes(last));
+  return language.choice(options);
+}
+
+}  // namespace
 
 Language::Expr Language::character(char32_t c) {
   uint8_t bytes[4];
@@ -92,19 +118,15 @@ Language::Expr Language::character(char32_t c) {
 }
 
 Language::Expr Language::character(const CodePoints& ranges) {
-  std::vector<Expr> options;
-  ByteSet ascii{};
+  std::vector<ByteRanges> all;
   for (const auto& [low, high] : ranges) {
-    if (low < 0x80) add_to(ascii, low, std::min<char32_t>(high, 0x7f));
     // Surrogates have no encoding.
-    const char32_t from = std::max<char32_t>(low, 0x80);
     const char32_t below = std::min<char32_t>(high, 0xd7ff);
     const char32_t above = std::max<char32_t>(low, 0xe000);
-    if (from <= below) add_byte_sequences(options, from, below);
-    if (above <= high) add_byte_sequences(options, above, high);
+    if (low <= below) add_byte_sequences(all, low, below);
+    if (above <= high) add_byte_sequences(all, above, high);
   }
-  options.push_back(bytes(ascii));
-  return choice(options);
+  return behind(*this, all, 0);
 }
 
 Language::Expr Language::add_list(Kind kind, std::span<const Expr> parts) {

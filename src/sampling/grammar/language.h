@@ -21,6 +21,8 @@ using ByteSet = std::array<uint64_t, 4>;                        // bit b % 64 of
 
 constexpr int32_t kEndless = INT32_MAX;  // as often as one likes
 
+class SchemaCheck;
+
 class Language {
  public:
   using Expr = int32_t;
@@ -90,10 +92,13 @@ class Language {
   Expr body(const Node& node) const { return bodies_[node.at]; }
   size_t rules() const { return bodies_.size(); }
 
+  // What a text that has ended is checked for beside; null: nothing.
+  void check_at_end(std::shared_ptr<const SchemaCheck> check) { check_ = std::move(check); }
+  const std::shared_ptr<const SchemaCheck>& check() const { return check_; }
+
  private:
   Expr add(const Node& node, size_t more_bytes = 0);
   Expr add_list(Kind kind, std::span<const Expr> parts);
-  void add_byte_sequences(std::vector<Expr>& out, char32_t low, char32_t high);
   bool measure(Node& node) const;
   void refuse_left_recursion() const;
   std::vector<int32_t> rules_at_beginning(Expr expr) const;
@@ -105,6 +110,7 @@ class Language {
   std::vector<ByteSet> sets_;
   std::vector<Table> tables_;
   std::string text_;
+  std::shared_ptr<const SchemaCheck> check_;
   size_t bytes_ = 0;
   Expr root_ = 0;
 };

@@ -5,6 +5,7 @@
 #include "base/error.h"
 #include "sampling/grammar/intersection.h"
 #include "sampling/grammar/languages.h"
+#include "sampling/grammar/stacks.h"
 
 namespace invar::grammar {
 
@@ -166,6 +167,20 @@ int64_t nodes_of(const regex::Node& node) {
 Expr regex_expression(Characters& characters, const regex::Node& pattern, Match match) {
   characters.language().budget().spend(20 + 10 * nodes_of(pattern));
   return ExpressionBuilder(characters, match).outermost(pattern, false, false);
+}
+
+bool matches_pattern(const std::string& pattern, const std::string& text, Match match,
+                     const Language& whole) {
+  Language language(whole.shared_budget());
+  Characters characters(language, Characters::Spelling::plain);
+  language.finish(regex_expression(characters, regex::parse(pattern), match));
+  Stacks stacks(language);
+  int64_t cost = std::ssize(text);
+  Stacks::Set set = stacks.enter(language.root(), cost);
+  for (const char byte : text)
+    set = stacks.closure(stacks.advance(set, static_cast<uint8_t>(byte)), cost);
+  language.budget().spend(cost);
+  return stacks.accepts(set);
 }
 
 Language regex_language(std::string_view pattern) {

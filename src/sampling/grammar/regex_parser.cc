@@ -2,6 +2,7 @@
 
 #include "base/error.h"
 #include "sampling/grammar/regex.h"
+#include "sampling/grammar/unicode.h"
 
 namespace invar::grammar {
 
@@ -133,6 +134,8 @@ class Parser {
 
   Node parse_sequence() {
     Node sequence{Node::kSequence};
+    while (take_flag()) {
+    }
     if (here('^')) sequence.begin_at = static_cast<int>(at_++);
     while (at_ < text_.size() && !here('|') && !here(')')) {
       if (here('$')) {
@@ -140,7 +143,7 @@ class Parser {
         if (at_ < text_.size() && !here('|') && !here(')')) refuse("a $ that is not at the end");
         break;
       }
-      sequence.children.push_back(parse_quantified());
+      if (!take_flag()) sequence.children.push_back(parse_quantified());
     }
     return sequence;
   }
@@ -199,20 +202,45 @@ class Parser {
     if (c == '[') return {Node::kCharacter, parse_class()};
     ++at_;
     if (c == '.') return {Node::kCharacter, complement({{'\n', '\n'}})};
-    if (c == '\\') return {Node::kCharacter, parse_escape()};
-    return {Node::kCharacter, {{c, c}}};
+    if (c == '\\') return {Node::kCharacter, in_case(parse_escape())};
+    return {Node::kCharacter, in_case({{c, c}})};
+  }
+
+  // (?i): what follows in its group has either case.
+  bool take_flag() {
+    if (!std::u32string_view(text_).substr(at_).starts_with(U"(?i)")) return false;
+    at_ += 4;
+    any_case_ = true;
+    return true;
+  }
+  CodePoints in_case(CodePoints ranges) const {
+    return any_case_ ? with_other_cases(ranges) : ranges;
+  }
+
+  // The name of a group says nothing. Behind (? or (?P.
+  bool skip_name() {
+    if (!here('<') || (at_ + 1 < text_.size() && (text_[at_ + 1] == '=' || text_[at_ + 1] == '!')))
+      return false;
+    const size_t end = text_.find(U'>', at_);
+    if (end == text_.npos) return false;
+    at_ = end + 1;
+    return true;
   }
 
   Node parse_group() {
     const int begin = static_cast<int>(at_++);
     Node look{Node::kLook, {}, {}, begin};
     bool is_look = false;
+    const bool before = any_case_;
     if (skip('?')) {
       look.negated = here('!');
       is_look = skip('=') || skip('!');
-      if (!is_look && !skip(':')) refuse("a group that is not plain");
+      any_case_ |= !is_look && skip('i');
+      skip('P');
+      if (!is_look && !skip_name() && !skip(':')) refuse("a group that is not plain");
     }
     Node node = parse_choice();
+    any_case_ = before;
     if (!skip(')')) refuse("a ( that is not closed");
     if (!is_look) return node;
     look.children.push_back(std::move(node));
@@ -238,6 +266,7 @@ class Parser {
       ranges.insert(ranges.end(), low.begin(), low.end());
     }
     ++at_;
+    ranges = in_case(std::move(ranges));
     if (negated) return complement(std::move(ranges));
     sort_and_merge(ranges);
     return ranges;
@@ -268,6 +297,10 @@ class Parser {
         return spaces;
       case 'S':
         return complement(spaces);
+      case 'p':
+        return property();
+      case 'P':
+        return complement(property());
       case 'n':
         return {{'\n', '\n'}};
       case 'r':
@@ -289,6 +322,20 @@ class Parser {
     }
   }
 
+  // L or {Letter}
+  CodePoints property() {
+    std::string name;
+    const bool is_long = skip('{');
+    for (; at_ < text_.size() && text_[at_] < 0x80 && text_[at_] != '}'; ++at_) {
+      name += static_cast<char>(text_[at_]);
+      if (!is_long) break;
+    }
+    if (!is_long) ++at_;
+    auto found = characters_of(name);
+    if ((is_long && !skip('}')) || !found) refuse("a \\p that names no characters of Unicode");
+    return std::move(*found);
+  }
+
   CodePoints hex(int digits) {
     char32_t value = 0;
     for (int i = 0; i < digits; ++i) {
@@ -307,6 +354,7 @@ class Parser {
   std::u32string text_;
   size_t at_ = 0;
   int depth_ = 0;
+  bool any_case_ = false;
 };
 
 }  // namespace

@@ -1,14 +1,18 @@
 // JSON of a schema as a grammar: every schema that something refers to is a rule.
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <deque>
 #include <map>
+#include <optional>
 
 #include "base/error.h"
 #include "sampling/grammar/json_text.h"
 #include "sampling/grammar/languages.h"
+#include "sampling/grammar/schema_check.h"
 #include "sampling/grammar/schema_merge.h"
 #include "sampling/grammar/schema_object.h"
+#include "sampling/grammar/schema_words.h"
 
 namespace invar::grammar {
 
@@ -22,8 +26,12 @@ constexpr size_t kMaxBytes = size_t{1} << 20;
 
 class SchemaBuilder : public SchemaCompiler {
  public:
+  // `root` is a normal schema.
   SchemaBuilder(Language& language, const Value& root, std::string_view whitespace)
-      : SchemaCompiler(language, whitespace), merger_(root, language.budget()), root_(root) {}
+      : SchemaCompiler(language, whitespace),
+        merger_(root, language.budget()),
+        check_(root),
+        root_(root) {}
 
   Expr build() {
     const Expr root = rule_of(root_, "#");
@@ -44,6 +52,9 @@ class SchemaBuilder : public SchemaCompiler {
   }
 
   std::vector<Value> plain(const Value& schema) override { return merger_.plain(schema); }
+  void check(const char* word) override { checked_ = word; }
+  // Null: none is.
+  const char* checked_word() const { return checked_ ? checked_ : merger_.checked_word(); }
 
  private:
   struct Task {
@@ -106,11 +117,7 @@ class SchemaBuilder : public SchemaCompiler {
         return language.choice(options);
       }
     }
-    const bool is_plain = std::none_of(words.begin(), words.end(), [](std::string_view word) {
-      return word == "$ref" || word == "allOf" || word == "anyOf" || word == "oneOf" ||
-             word == "not";
-    });
-    if (is_plain) return add_merged(schema);
+    if (std::none_of(words.begin(), words.end(), is_combination)) return add_merged(schema);
     return rule_of_merged(schema);
   }
 
@@ -136,7 +143,7 @@ class SchemaBuilder : public SchemaCompiler {
         {"object",
          {"properties", "required", "additionalProperties", "unevaluatedProperties",
           "patternProperties", "propertyNames", "minProperties", "maxProperties"}},
-        {"array", {"items", "prefixItems", "minItems", "maxItems"}},
+        {"array", {"items", "prefixItems", "minItems", "maxItems", "uniqueItems", "contains"}},
         {"string", {"minLength", "maxLength", "pattern", "format"}},
         {"number", {"minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf"}}};
     json::Array types;
@@ -164,17 +171,26 @@ class SchemaBuilder : public SchemaCompiler {
   }
 
   Expr add_enum(const Value& schema, const Value& values, const json::Array& types) {
+    json::Object others;
     for (const auto& [word, value] : schema.as_object())
-      if (word != "enum" && word != "type")
-        fail_usage("the JSON schema's {} beside enum or const is not supported",
-                   json::quoted(word));
+      if (word != "enum" && word != "type") others.emplace_back(word, value);
+    const bool is_free = others.empty();
+    const Value rest = std::move(others);
     json::Array kept;
     for (const Value& value : values.as_array())
-      if (is_of(value, types)) kept.push_back(value);
+      if (is_of(value, types) && (is_free || check_.follows(rest, value))) kept.push_back(value);
     return text.one_of(kept);
   }
 
+  // All values of the type but the excluded ones; null: there is no such list.
+  static const Value* all_of_type(const std::string& type) {
+    static const Value kBooleans = json::Array{true, false}, kNull = json::Array{Value()};
+    return type == "boolean" ? &kBooleans : type == "null" ? &kNull : nullptr;
+  }
+
   Expr add_type(const Value& schema, const std::string& type) {
+    if (schema.find(kExcluded))
+      if (const Value* all = all_of_type(type)) return add_enum(schema, *all, {});
     if (type == "string") return text.string(string_rules(schema));
     if (type == "integer" || type == "number") return text.number(number_rules(schema, type));
     if (type == "boolean") return text.boolean();
@@ -210,8 +226,16 @@ class SchemaBuilder : public SchemaCompiler {
     const Value* prefix = schema.find("prefixItems");
     const Value* items = schema.find("items");
     const int32_t high = schema_count(schema, "maxItems", kEndless);
+    const bool are_unique =
+        schema.find("uniqueItems") && *schema.find("uniqueItems") == Value(true);
+    if (prefix && schema.find("contains")) check("contains");
+    if (are_unique && items && !prefix && !schema.find("contains"))
+      if (const auto values = few_values(*items))
+        return add_distinct(*values, schema_count(schema, "minItems", 0), high);
+    if (are_unique && high > 1) check("uniqueItems");
     if (!prefix) {
       const int32_t low = schema_count(schema, "minItems", 0);
+      if (schema.find("contains")) return add_containing(schema, low, high);
       if (!items && low == 0 && high == kEndless) return text.any_array();
       return text.list("[", "]", items ? add(*items) : text.any(), low, high);
     }
@@ -237,7 +261,68 @@ class SchemaBuilder : public SchemaCompiler {
     return language.sequence({language.text("["), text.space(), rest, language.text("]")});
   }
 
+  // Those that an item may have, where they are named and few.
+  std::optional<json::Array> few_values(const Value& items) {
+    constexpr size_t kFew = 7;
+    const std::vector<Value> plain = merger_.plain(items);
+    const Value* values = plain.size() == 1 ? plain[0].find("enum") : nullptr;
+    if (!values) return std::nullopt;
+    json::Array kept;
+    for (const Value& value : values->as_array())
+      if (check_.follows(plain[0], value) && std::ranges::count(kept, value) == 0)
+        kept.push_back(value);
+    return kept.size() <= kFew ? std::optional(kept) : std::nullopt;
+  }
+
+  // A rule for each set of values that there are already, which ends with the rule of one more.
+  Expr add_distinct(const json::Array& values, int32_t low, int32_t high) {
+    const size_t sets = size_t{1} << values.size();
+    std::vector<int32_t> rules;
+    for (size_t set = 0; set < sets; ++set) rules.push_back(language.add_rule("distinct items"));
+    for (size_t set = 0; set < sets; ++set) {
+      const int count = std::popcount(set);
+      std::vector<Expr> options;
+      if (count >= low) options.push_back(text.space());
+      for (size_t i = 0; i < values.size() && count < high; ++i)
+        if (!(set >> i & 1))
+          options.push_back(
+              language.sequence({count ? text.comma() : language.empty(), text.one_of({values[i]}),
+                                 language.rule(rules[set | size_t{1} << i])}));
+      language.define(rules[set], language.choice(options));
+    }
+    return language.sequence(
+        {language.text("["), text.space(), language.rule(rules[0]), language.text("]")});
+  }
+
+  // So many items that are contained, the others around them; where the list has a length, in front
+  // of them.
+  Expr add_containing(const Value& schema, int32_t low, int32_t high) {
+    constexpr int32_t kMost = 1000;
+    const Value* items = schema.find("items");
+    const json::Array& contained = schema.find("contains")->as_array();
+    const int32_t count = schema_count(schema, "minContains", 1);
+    if (contained.size() > 1 || schema.find("maxContains") || count > kMost) check("contains");
+    const Expr other = items ? add(*items) : text.any();
+    if (count == 0 || count > kMost) return text.list("[", "]", other, low, high);
+    const Expr one =
+        add(items ? both_schemas(*items, contained[0], language.budget()) : contained[0]);
+    const bool is_free = low <= count && high == kEndless;
+    if (high < count) return language.nothing();
+    const Expr before = language.repeat(language.sequence({other, text.comma()}),
+                                        is_free ? 0 : std::max(low - count, 0),
+                                        high == kEndless ? high : high - count);
+    const Expr behind = language.repeat(language.sequence({text.comma(), other}), 0, kEndless);
+    const Expr between = is_free ? language.sequence({text.comma(), before, one})
+                                 : language.sequence({text.comma(), one});
+    return language.sequence({language.text("["), text.space(), before, one,
+                              language.repeat(between, count - 1, count - 1),
+                              is_free ? behind : language.empty(), text.space(),
+                              language.text("]")});
+  }
+
   SchemaMerger merger_;
+  const SchemaCheck check_;
+  const char* checked_ = nullptr;
   const Value& root_;
   std::deque<Task> open_;
   std::map<const Value*, Expr> by_place_;
@@ -247,17 +332,42 @@ class SchemaBuilder : public SchemaCompiler {
 
 }  // namespace
 
-Expr add_json_schema(Language& language, const Value& schema, std::string_view whitespace) {
+namespace {
+
+struct Built {
+  Expr expr;
+  Value root;
+  const char* checked;  // a word, or null
+};
+
+Built built(Language& language, const Value& schema, std::string_view whitespace) {
   const size_t bytes = json::dump(schema).size();
   if (bytes > kMaxBytes)
     fail_usage("the JSON schema is too large: expected at most {} bytes, found {}", kMaxBytes,
                bytes);
-  return SchemaBuilder(language, schema, whitespace).build();
+  Value root = normal_schema(schema);
+  SchemaBuilder builder(language, root, whitespace);
+  const Expr expr = builder.build();
+  return {expr, std::move(root), builder.checked_word()};
+}
+
+}  // namespace
+
+Expr add_json_schema(Language& language, const Value& schema, std::string_view whitespace) {
+  const Built made = built(language, schema, whitespace);
+  if (made.checked)
+    fail_usage(
+        "the JSON schema's {} is checked at an answer's end, and is not supported where other text "
+        "may stand around what follows the schema",
+        made.checked);
+  return made.expr;
 }
 
 Language json_schema_language(const Value& schema, std::string_view whitespace) {
   Language language;
-  language.finish(add_json_schema(language, schema, whitespace));
+  Built made = built(language, schema, whitespace);
+  if (made.checked) language.check_at_end(std::make_shared<SchemaCheck>(std::move(made.root)));
+  language.finish(made.expr);
   return language;
 }
 

@@ -6,67 +6,14 @@
 #include <optional>
 
 #include "base/error.h"
+#include "sampling/grammar/schema_opposite.h"
+#include "sampling/grammar/schema_words.h"
 
 namespace invar::grammar {
 
 namespace {
 
 using json::Value;
-
-constexpr std::string_view kAnnotations[] = {"title",
-                                             "description",
-                                             "default",
-                                             "examples",
-                                             "example",
-                                             "$schema",
-                                             "$id",
-                                             "$comment",
-                                             "$defs",
-                                             "definitions",
-                                             "readOnly",
-                                             "writeOnly",
-                                             "deprecated",
-                                             "discriminator",
-                                             "contentEncoding",
-                                             "contentSchema",
-                                             "contentMediaType",
-                                             "markdownDescription",
-                                             "externalDocs",
-                                             "strict"};
-constexpr std::string_view kCombinations[] = {"$ref", "allOf", "anyOf", "oneOf", "not"};
-constexpr std::string_view kPlain[] = {"type",
-                                       "enum",
-                                       "const",
-                                       "minimum",
-                                       "maximum",
-                                       "exclusiveMinimum",
-                                       "exclusiveMaximum",
-                                       "multipleOf",
-                                       "minLength",
-                                       "maxLength",
-                                       "pattern",
-                                       "format",
-                                       "items",
-                                       "prefixItems",
-                                       "additionalItems",
-                                       "minItems",
-                                       "maxItems",
-                                       "uniqueItems",
-                                       "properties",
-                                       "required",
-                                       "additionalProperties",
-                                       "unevaluatedProperties",
-                                       "unevaluatedItems",
-                                       "patternProperties",
-                                       "propertyNames",
-                                       "minProperties",
-                                       "maxProperties",
-                                       "nullable"};
-
-template <size_t N>
-bool among(std::string_view word, const std::string_view (&words)[N]) {
-  return std::find(std::begin(words), std::end(words), word) != std::end(words);
-}
 
 bool is_false(const Value* value) {
   return value && *value == Value(false);
@@ -144,11 +91,8 @@ void add_word(Value& plain, const std::string& word, const Value& value) {
     plain.set("prefixItems", value);
   } else if (word == "additionalItems") {
     if (!plain.find("items")) plain.set("items", value);
-  } else if (word == "uniqueItems") {
-    if (value != Value(false))
-      fail_usage(
-          "the JSON schema's uniqueItems is not supported: what may follow would depend on every "
-          "item so far");
+  } else if (word == "contains") {
+    plain.set(word, json::Array{value});
   } else if (word == "unevaluatedItems") {
     if (!is_false(&value))
       fail_usage("expected unevaluatedItems of the JSON schema as false, found {}",
@@ -163,9 +107,7 @@ Value own_words(const Value& schema) {
   Value plain = json::Object();
   const Value* items = schema.find("items");
   for (const auto& [word, value] : schema.as_object()) {
-    if (is_annotation(word) || among(word, kCombinations)) continue;
-    if (!among(word, kPlain))
-      fail_usage("the JSON schema's keyword {} is not supported here", json::quoted(word));
+    if (is_annotation(word) || is_combination(word)) continue;
     // Beside an items that is no list it means nothing.
     if (word == "additionalItems" && !(items && items->is_array())) continue;
     add_word(plain, word, value);
@@ -280,6 +222,9 @@ Value both_words(const std::string& word, const Value& a, const Value& b, Budget
   const bool is_upper_end = word.starts_with("max") || word == "exclusiveMaximum";
   if (is_lower_end || is_upper_end)
     return (number_at(a, word) < number_at(b, word)) == is_lower_end ? b : a;
+  if (word == "uniqueItems") return Value(a == Value(true) || b == Value(true));
+  if (word == kExcluded || word == "contains")
+    return together(list_of(a, word), list_of(b, word), budget);
   if (word == "type") return common_types(a.as_array(), b.as_array(), budget);
   if (word == "enum") return common(a.as_array(), b.as_array(), budget);
   if (word == "multipleOf") return common_multiple(a, b);
@@ -316,10 +261,6 @@ std::optional<Value> merged(const Value& a, const Value& b, Budget& budget) {
 
 }  // namespace
 
-bool is_annotation(std::string_view word) {
-  return among(word, kAnnotations) || word.starts_with("x-");
-}
-
 int32_t schema_count(const Value& schema, const char* word, int32_t otherwise) {
   constexpr double kMost = 1e6;
   const Value* value = schema.find(word);
@@ -348,30 +289,6 @@ Value both_schemas(const Value& a, const Value& b, Budget& budget) {
   return json::Object{{"allOf", std::move(all)}};
 }
 
-const Value& SchemaMerger::resolve(const Value& ref) const {
-  if (!ref.is_string())
-    fail_usage("expected a text at $ref of the JSON schema, found {}", json::excerpt(ref));
-  const std::string& path = ref.as_string();
-  const Value* at = path == "#" || path.starts_with("#/") ? &root_ : nullptr;
-  for (size_t begin = 2; at && begin <= path.size();) {
-    const size_t end = std::min(path.find('/', begin), path.size());
-    std::string name = path.substr(begin, end - begin);
-    for (const auto& [escape, c] : {std::pair{"~1", "/"}, {"~0", "~"}})
-      for (size_t i = name.find(escape); i != std::string::npos; i = name.find(escape, i + 1))
-        name.replace(i, 2, c);
-    size_t index = 0;
-    if (at->is_array()) {
-      for (const char c : name) index = index * 10 + static_cast<size_t>(c - '0') % 10;
-      at = index < at->as_array().size() ? &at->as_array()[index] : nullptr;
-    } else {
-      at = at->find(name);
-    }
-    begin = end + 1;
-  }
-  if (!at) fail_usage("the JSON schema refers to {}, which it does not have", json::quoted(path));
-  return *at;
-}
-
 void SchemaMerger::combine(std::vector<Value>& found, const std::vector<Value>& others) {
   std::vector<Value> out;
   for (const Value& a : found)
@@ -398,7 +315,8 @@ std::vector<Value> SchemaMerger::plain(const Value& schema, int level) {
     fail_usage("expected an object as JSON schema, found {}", json::excerpt(schema));
   budget_.spend(size_of(schema));
   std::vector<Value> found{own_words(schema)};
-  if (const Value* ref = schema.find("$ref")) combine(found, plain(resolve(*ref), level + 1));
+  if (const Value* ref = schema.find("$ref"))
+    combine(found, plain(references_.resolve(*ref), level + 1));
   if (const Value* all = schema.find("allOf"))
     for (const Value& one : options_of(*all, "allOf")) combine(found, plain(one, level + 1));
   for (const char* word : {"anyOf", "oneOf"}) {
@@ -409,14 +327,42 @@ std::vector<Value> SchemaMerger::plain(const Value& schema, int level) {
       for (Value& value : plain(one, level + 1)) any.push_back(std::move(value));
     combine(found, any);
   }
-  if (const Value* other = schema.find("not")) {
-    const bool is_any = *other == Value(true) || *other == Value(json::Object());
-    if (!is_any)
-      fail_usage("the JSON schema's keyword \"not\" is supported as {{}} only, found {}",
-                 json::excerpt(*other));
-    found.clear();
-  }
+  for (const Value& more : implied(schema)) combine(found, plain(more, level + 1));
   return found;
+}
+
+// Conditions as alternatives: of what they exclude as far as that can be said, the rest is checked
+// at the answer's end.
+std::vector<Value> SchemaMerger::implied(const Value& schema) {
+  std::vector<Value> all;
+  if (const Value* other = schema.find("not")) all.push_back(opposite_of(*other, "not"));
+  const auto part = [&](const char* word) {
+    const Value* found = schema.find(word);
+    return found ? *found : Value(true);
+  };
+  if (const Value* condition = schema.find("if"))
+    all.push_back(any_of(both_schemas(*condition, part("then"), budget_),
+                         both_schemas(opposite_of(*condition, "if"), part("else"), budget_)));
+  for (const char* word : {"dependentRequired", "dependentSchemas"}) {
+    const Value* found = schema.find(word);
+    if (!found) continue;
+    checked_ = word;
+    // Each makes twice as many alternatives.
+    const json::Object& members = members_of(*found, word);
+    for (size_t i = 0; i < std::min<size_t>(members.size(), 4); ++i) {
+      const auto& [name, value] = members[i];
+      const Value there = json::Object{{"required", json::Array{name}}};
+      const Value more = value.is_array() ? Value(json::Object{{"required", value}}) : value;
+      all.push_back(any_of(opposite_of(there, word), both_schemas(there, more, budget_)));
+    }
+  }
+  return all;
+}
+
+Value SchemaMerger::opposite_of(const Value& schema, const char* word) {
+  if (schema.is_object() && !schema.as_object().empty()) checked_ = word;
+  const auto found = opposite_schema(schema);
+  return found ? *found : Value(true);
 }
 
 }  // namespace invar::grammar

@@ -7,22 +7,22 @@
 
 #include "base/json.h"
 #include "sampling/grammar/budget.h"
+#include "sampling/grammar/schema_words.h"
 
 namespace invar::grammar {
 
-// What says nothing of a value's form: titles, defaults, remarks.
-bool is_annotation(std::string_view word);
-
 class SchemaMerger {
  public:
-  SchemaMerger(const json::Value& root, Budget& budget) : root_(root), budget_(budget) {}
+  SchemaMerger(const json::Value& root, Budget& budget) : references_(root), budget_(budget) {}
 
   // Schemas of plain words, in one way to write each: type as a list, const as enum, a list of
   // items as prefixItems, pattern and format as lists. Throws UsageError for words that are not
-  // supported.
+  // what they must be.
   std::vector<json::Value> plain(const json::Value& schema) { return plain(schema, 0); }
 
-  const json::Value& resolve(const json::Value& ref) const;
+  const json::Value& resolve(const json::Value& ref) const { return references_.resolve(ref); }
+  // A word that plain ones do not say whole, and that answers are to be checked for; or null.
+  const char* checked_word() const { return checked_; }
 
  private:
   std::vector<json::Value> plain(const json::Value& schema, int level);
@@ -33,8 +33,12 @@ class SchemaMerger {
   // Schemas that are looked at, of all that are merged.
   static constexpr int kMaxMerged = 50'000;
 
-  const json::Value& root_;
+  std::vector<json::Value> implied(const json::Value& schema);
+  json::Value opposite_of(const json::Value& schema, const char* word);
+
+  const SchemaReferences references_;
   Budget& budget_;
+  const char* checked_ = nullptr;
   int merged_ = 0;
 };
 

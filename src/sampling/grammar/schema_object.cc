@@ -6,7 +6,7 @@
 #include "base/error.h"
 #include "sampling/grammar/regex.h"
 #include "sampling/grammar/schema_merge.h"
-#include "sampling/grammar/stacks.h"
+#include "sampling/grammar/schema_words.h"
 
 namespace invar::grammar {
 
@@ -14,19 +14,6 @@ namespace {
 
 using Expr = Language::Expr;
 using json::Value;
-
-bool matches(const std::string& pattern, const std::string& text, const Language& whole) {
-  Language language(whole.shared_budget());
-  Characters characters(language, Characters::Spelling::plain);
-  language.finish(regex_expression(characters, regex::parse(pattern), Match::anywhere));
-  Stacks stacks(language);
-  int64_t cost = std::ssize(text);
-  Stacks::Set set = stacks.enter(language.root(), cost);
-  for (const char byte : text)
-    set = stacks.closure(stacks.advance(set, static_cast<uint8_t>(byte)), cost);
-  language.budget().spend(cost);
-  return stacks.accepts(set);
-}
 
 // The properties that a schema names are written in its order, then the others in any.
 class ObjectBuilder {
@@ -68,7 +55,7 @@ class ObjectBuilder {
   Value with_patterns(const std::string& name, Value schema) {
     if (const Value* patterns = object_at("patternProperties"))
       for (const auto& [pattern, more] : patterns->as_object())
-        if (matches(pattern, name, language_))
+        if (matches_pattern(pattern, name, Match::anywhere, language_))
           schema = both_schemas(schema, more, language_.budget());
     return schema;
   }
@@ -76,7 +63,9 @@ class ObjectBuilder {
     const Value* patterns = object_at("patternProperties");
     return patterns &&
            std::any_of(patterns->as_object().begin(), patterns->as_object().end(),
-                       [&](const auto& member) { return matches(member.first, name, language_); });
+                       [&](const auto& member) {
+                         return matches_pattern(member.first, name, Match::anywhere, language_);
+                       });
   }
 
   void add_property(const std::string& name, const Value& schema, bool is_required) {
@@ -161,11 +150,7 @@ class ObjectBuilder {
   Expr add_map() {
     const int32_t low = schema_count(schema_, "minProperties", 0);
     const int32_t high = schema_count(schema_, "maxProperties", kEndless);
-    if (low > 1)
-      fail_usage(
-          "minProperties of the JSON schema is supported up to 1 where properties are not named, "
-          "found {}",
-          low);
+    if (low > 1) compiler_.check("minProperties");  // names may repeat
     const Expr other = language_.choice(others_);
     if (other == language_.nothing() || high == 0)
       return low == 0 ? language_.sequence({language_.text("{"), language_.text("}")})
@@ -173,16 +158,14 @@ class ObjectBuilder {
     return compiler_.text.list("{", "}", other, low, high);
   }
 
-  void check_counts() const {
+  void check_counts() {
     const auto required = std::count_if(properties_.begin(), properties_.end(),
                                         [](const Property& p) { return p.is_required; });
-    const int32_t low = schema_count(schema_, "minProperties", 0);
+    low_ = schema_count(schema_, "minProperties", 0);
     const int32_t high = schema_count(schema_, "maxProperties", kEndless);
     const bool fits = high == kEndless || (others_.empty() && high >= std::ssize(properties_));
-    if (low > required || !fits)
-      fail_usage(
-          "minProperties and maxProperties of the JSON schema are not supported beside properties "
-          "of which some are optional");
+    if (low_ > std::max<int64_t>(required, 1)) compiler_.check("minProperties");
+    if (!fits) compiler_.check("maxProperties");
   }
 
   // tails[i]: properties from i on, behind another.
@@ -207,8 +190,9 @@ class ObjectBuilder {
       options.push_back(language_.sequence({members[i], tails[i + 1]}));
       may_skip = !properties_[i].is_required;
     }
-    const bool may_be_empty = i == members.size() && !properties_.back().is_required;
-    if (may_be_empty) options.push_back(language_.sequence({other, tails.back()}));
+    const bool may_have_others = i == members.size() && !properties_.back().is_required;
+    const bool may_be_empty = may_have_others && low_ == 0;
+    if (may_have_others) options.push_back(language_.sequence({other, tails.back()}));
     const Expr body = language_.sequence({language_.choice(options), compiler_.text.space()});
     return language_.sequence({language_.text("{"), compiler_.text.space(),
                                may_be_empty ? language_.optional(body) : body,
@@ -222,6 +206,7 @@ class ObjectBuilder {
   std::map<std::string, size_t> places_;
   StringRules key_;
   bool has_others_ = true;
+  int32_t low_ = 0;  // properties at least
   std::vector<Expr> others_;
 };
 
@@ -232,6 +217,9 @@ StringRules string_rules(const Value& schema) {
                     .high = schema_count(schema, "maxLength", kEndless)};
   if (const Value* patterns = schema.find("pattern"))
     for (const Value& pattern : patterns->as_array()) rules.patterns.push_back(pattern.as_string());
+  if (const Value* values = schema.find(kExcluded))
+    for (const Value& value : values->as_array())
+      if (value.is_string()) rules.excluded.push_back(value.as_string());
   if (const Value* formats = schema.find("format"))
     for (const Value& format : formats->as_array())
       if (format_pattern(format.as_string())) rules.formats.push_back(format.as_string());

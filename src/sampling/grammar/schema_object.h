@@ -18,6 +18,8 @@ class SchemaCompiler {
   virtual Language::Expr add(const json::Value& schema) = 0;
   // SchemaMerger::plain
   virtual std::vector<json::Value> plain(const json::Value& schema) = 0;
+  // The answer is to be checked at its end, since the grammar does not hold it to this word whole.
+  virtual void check(const char* word) = 0;
 
   Language& language;
   JsonText text;

@@ -1,0 +1,30 @@
+// Whether a value follows a JSON schema: for the words that a grammar cannot hold an answer to.
+#pragma once
+
+#include <memory>
+#include <string_view>
+
+#include "base/json.h"
+#include "sampling/grammar/budget.h"
+#include "sampling/grammar/schema_words.h"
+
+namespace invar::grammar {
+
+class SchemaCheck {
+ public:
+  // Of a normal schema.
+  explicit SchemaCheck(json::Value root) : root_(std::move(root)), references_(root_) {}
+  SchemaCheck(const SchemaCheck&) = delete;
+
+  // A sentence that names what a whole answer does not follow, or null.
+  const char* fault_of(std::string_view answer) const;
+  bool follows(const json::Value& schema, const json::Value& value) const;
+
+ private:
+  class Visit;
+
+  const json::Value root_;
+  const SchemaReferences references_;
+};
+
+}  // namespace invar::grammar
