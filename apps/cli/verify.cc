@@ -60,7 +60,7 @@ void take_arithmetic(const Receipt& receipt, VerifyFlags& flags) {
   ModelOptions& options = flags.model.options;
   if (!flags.own_arithmetic && (parts[1] == "hopper" || parts[1] == "pair"))
     options.arithmetic = parts[1];
-  if (!flags.own_weights && (parts[2] == "rounded" || parts[2] == "exact"))
+  if (!flags.own_weights && (parts[2] == "rounded" || parts[2] == "exact" || parts[2] == "blocks"))
     options.weights = parts[2];
   if (!flags.own_weights && parts[2] == "bf16") options.weights = "twin";
   if (const std::string& last = parts.back(); last.starts_with("kv-"))

@@ -125,7 +125,7 @@ Digest weights_digest(const ModelOptions& options, ThreadPool& pool) {
 namespace {
 
 void check_options(const ModelOptions& options) {
-  constexpr std::array kWeights = {"auto", "rounded", "exact", "twin", "fp8"};
+  constexpr std::array kWeights = {"auto", "rounded", "exact", "twin", "fp8", "blocks"};
   if (std::ranges::find(kWeights, options.weights) == kWeights.end())
     fail_usage("expected weights {}, found \"{}\"", fmt::join(kWeights, ", "), options.weights);
   if (options.threads < 0 || options.threads > 1024)
@@ -220,9 +220,30 @@ void check_quantised(const Arithmetic& arithmetic, const ModelOptions& options) 
     fail_usage("the arithmetic control has no products of {}; use --weights twin", products);
 }
 
+// Products of blocks as integers (numerics 2.3) are asked for.
+void check_blocks(const Arithmetic& arithmetic, const ModelConfig& config,
+                  const ModelOptions& options, const TensorSource& source) {
+  const bool is_packed =
+      !config.quantization.is_null() && !is_mxfp4(config.quantization, options.model);
+  if (is_packed || !has_blocks(config.spec, source))
+    fail_usage(
+        "--weights blocks is for models whose matrices are stored in blocks (GGUF, MXFP4), and {} "
+        "has none",
+        options.model);
+  if (arithmetic.order != Order::portable || arithmetic.is_baseline || arithmetic.chain > 0)
+    fail_usage(
+        "products of blocks (--weights blocks) are defined beside the arithmetic portable, and {} "
+        "was asked for",
+        options.arithmetic);
+  if (options.device != "cpu")
+    fail_usage("products of blocks (--weights blocks) are computed on CPUs, and the device is {}",
+               options.device);
+}
+
 // The weight mode (numerics 0.1): from how the matrices are stored, and from what is asked for.
-void set_weights(Arithmetic& arithmetic, const ModelOptions& options, const DecoderSpec& spec,
+void set_weights(Arithmetic& arithmetic, const ModelOptions& options, const ModelConfig& config,
                  const TensorSource& source) {
+  const DecoderSpec& spec = config.spec;
   arithmetic.weights = product_type(spec, source);
   if (options.weights == "exact") {
     arithmetic.weights = DType::f32;
@@ -231,6 +252,8 @@ void set_weights(Arithmetic& arithmetic, const ModelOptions& options, const Deco
   } else {
     arithmetic.quantised = quantised_type(spec, source);
     check_quantised(arithmetic, options);
+    arithmetic.multiplies_blocks = options.weights == "blocks";
+    if (arithmetic.multiplies_blocks) check_blocks(arithmetic, config, options, source);
     const bool rounds = options.weights == "rounded" || has_blocks(spec, source);
     if (rounds && arithmetic.weights == DType::f32) {
       arithmetic.weights = DType::bf16;  // else there is nothing to round
@@ -272,7 +295,7 @@ ModelDescription::ModelDescription(const ModelOptions& asked, std::unique_ptr<Te
     check_module(spec(), *source);
   else
     config.spec.mtp_layers = 0;
-  set_weights(arithmetic, options, spec(), *source);
+  set_weights(arithmetic, options, config, *source);
   if (options.layer_cuts.empty())
     options.layer_cuts = balanced_cuts(spec(), options.stages);
   else if (std::cmp_not_equal(options.stages, stages()) && options.stages != 1)
@@ -281,7 +304,9 @@ ModelDescription::ModelDescription(const ModelOptions& asked, std::unique_ptr<Te
   check_cuts(options.layer_cuts, spec());
   make_shard(spec(), 0, options.ranks);  // throws before workers are started
   options.executor = options.ranks * stages() == 1 ? "threads" : options.settled_executor();
-  host_kernels = select_kernels(arithmetic.order, options.instruction_set);
+  host_kernels = arithmetic.multiplies_blocks
+                     ? select_block_kernels(options.instruction_set)
+                     : select_kernels(arithmetic.order, options.instruction_set);
 }
 
 void ModelDescription::expect_same_model(const ModelConfig& other,

@@ -69,6 +69,7 @@ namespace {
 
 std::string_view mode_of(const Arithmetic& arithmetic) {
   if (arithmetic.is_quantised()) return arithmetic.quantised == DType::i8 ? "int8" : "fp8";
+  if (arithmetic.multiplies_blocks) return "blocks";
   if (arithmetic.is_exact) return "exact";
   return arithmetic.is_rounded ? "rounded" : name_of(arithmetic.weights);
 }

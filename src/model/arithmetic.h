@@ -17,8 +17,9 @@ struct Arithmetic {
   // i8, e4m3: products of integers (numerics 2.1), or of e4m3 numbers (2.2), where weights are
   // such; bf16: of neither.
   DType quantised = DType::bf16;
-  bool is_baseline = false;  // the conventional baseline of numerics 10
-  int baseline_split_k = 0;  // into which it cuts every product; 0: as the step's rows say
+  bool is_baseline = false;        // the conventional baseline of numerics 10
+  bool multiplies_blocks = false;  // blocks as integers (numerics 2.3), not as their bf16 twins
+  int baseline_split_k = 0;        // into which it cuts every product; 0: as the step's rows say
   // control-batch (numerics 10.1): ranks, each with one run of a row-parallel product, whose sums
   // are added in a chain. 0: the tree.
   int chain = 0;

@@ -12,6 +12,7 @@
 #include "kernels/pack.h"
 #include "model/families/tensors.h"
 #include "model/weight_upload.h"
+#include "numerics/block_dot.h"
 
 namespace invar {
 
@@ -157,13 +158,27 @@ class WeightLoader : public TensorVisitor {
     }
     const int64_t each = w.count;
     // A device's products of experts read elements.
-    w.type = upload_ ? arithmetic_.weights : type_of(all);
+    w.type = upload_                          ? arithmetic_.weights
+             : !arithmetic_.multiplies_blocks ? type_of(all)
+             : form.is_twin                   ? arithmetic_.weights
+                                              : type_of(parts_of_every(rows, form));
     out_.has_blocks_ |= storage_of(w.type).has_blocks();
     const int64_t count = std::ssize(form.each->here);
     w.count = each * count;
     w.data = allocate(w.bytes());
     for (int64_t i = 0; i < count; ++i) fill(w.part(each * i, each), parts[static_cast<size_t>(i)]);
     return w;
+  }
+
+  // Of all ranks' experts, so that these agree in what is multiplied as blocks.
+  std::vector<PackedPart> parts_of_every(const std::vector<TensorRow>& rows,
+                                         const MatrixForm& form) const {
+    std::vector<PackedPart> all;
+    for (int e = 0; e < form.each->count; ++e) {
+      const auto parts = described(rows, form, e).second;
+      all.insert(all.end(), parts.begin(), parts.end());
+    }
+    return all;
   }
 
   // A matrix of some rows' tensors, or an expert's, and where it gets its elements from.
@@ -182,6 +197,9 @@ class WeightLoader : public TensorVisitor {
     Matrix w{
         .n = n, .k = rows[0].columns.count, .layout = out_.layout_, .count = form.is_pair ? 2 : 1};
     if (form.takes_quantised && are_quantised(parts)) w.type = arithmetic_.quantised;
+    // Ranks must not differ in what is multiplied as blocks.
+    if (arithmetic_.multiplies_blocks)
+      for (const PackedPart& part : parts) expect_multiplied_blocks(part);
     return {w, parts};
   }
 
@@ -212,6 +230,14 @@ class WeightLoader : public TensorVisitor {
           "{}: expected ranks with whole blocks of {} columns, found {} columns from {} on; use "
           "fewer ranks, or the twin",
           source_.where(part.tensor), block, part.columns, part.first_column);
+  }
+
+  void expect_multiplied_blocks(const PackedPart& part) const {
+    const DType type = source_.info(part.tensor).dtype;
+    expect_whole_blocks(part, type);
+    if (storage_of(type).has_blocks() && part.columns > orders::kMostBlockColumns)
+      fail("{}: expected rows of at most {} columns for --weights blocks, found {}",
+           source_.where(part.tensor), orders::kMostBlockColumns, part.columns);
   }
 
   // The type that a matrix of these parts is stored in: blocks as they are, where its parts agree

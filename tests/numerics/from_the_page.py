@@ -329,14 +329,105 @@ def read_tensors(folder):
     for name in sorted(f for f in os.listdir(folder) if f.endswith(".safetensors")):
         data = open(os.path.join(folder, name), "rb").read()
         n = struct.unpack("<Q", data[:8])[0]
-        for key, t in json.loads(data[8:8 + n]).items():
+        header = json.loads(data[8:8 + n])
+        stored = header.get("__metadata__", {})
+        for key, t in header.items():
             if key != "__metadata__":
                 begin, end = t["data_offsets"]
+                if "storage:" + key in stored:
+                    raw = np.frombuffer(data[8 + n + begin:8 + n + end], np.uint8).reshape(t["shape"])
+                    tensors[key] = (stored["storage:" + key], raw)
+                    continue
                 kind, code = DTYPES[t["dtype"]]
                 tensors[key] = (kind, np.frombuffer(data[8 + n + begin:8 + n + end], code).reshape(t["shape"]))
     return tensors
 
+# Section 0.1's blocks: elements, bytes; and section 2.3's q, a and c of their parts.
+BLOCKS = {"q8_0": (32, 34), "q4_0": (32, 18), "q4_1": (32, 20), "q5_0": (32, 22), "q5_1": (32, 24), "iq4_nl": (32, 18),
+          "q2_k": (256, 84), "q3_k": (256, 110), "q4_k": (256, 144), "q5_k": (256, 176), "q6_k": (256, 210)}
+STEPS = np.array([-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113])
+
+def parts_of(kind, raw):
+    """Of rows of blocks: q [N, K], a and c (or None) [N, parts]."""
+    size, count = BLOCKS[kind]
+    b = raw.reshape(len(raw), -1, count)
+    half = lambda at: np.ascontiguousarray(b[..., at:at + 2]).view("<f2")[..., 0].astype(F32)
+    byte = lambda at, n: b[..., at:at + n].astype(I32)
+    i, c = np.arange(size), None
+    if size == 32:
+        a, at = half(0), 4 if kind.endswith("_1") else 2
+        if kind == "q8_0":
+            q = b[..., 2:].view(np.int8).astype(I32)
+        else:
+            h = 0
+            if kind.startswith("q5"):
+                h, at = (byte(at, 4)[..., i // 8] >> i % 8) & 1, at + 4
+            n = byte(at, 16)[..., i % 16] >> np.where(i < 16, 0, 4) & 15
+            q = {"q4_0": n - 8, "q4_1": n, "q5_0": n + 16 * h - 16, "q5_1": n + 16 * h, "iq4_nl": STEPS[n]}[kind]
+            c = half(2)[..., None] if kind.endswith("_1") else None
+        a = a[..., None]
+    elif kind in ("q4_k", "q5_k"):
+        s, j = byte(4, 12), np.arange(8)
+        low, high = s[..., j % 4], s[..., j % 4 + 4]
+        third = s[..., j % 4 + 8]
+        scale = np.where(j < 4, low & 63, (third & 15) + 16 * (low >> 6))
+        least = np.where(j < 4, high & 63, (third >> 4) + 16 * (high >> 6))
+        a, c = mul(half(0)[..., None], scale.astype(F32)), -mul(half(2)[..., None], least.astype(F32))
+        at = 48 if kind == "q5_k" else 16
+        q = byte(at, 128)[..., 32 * (i // 64) + i % 32] >> np.where(i // 32 % 2, 4, 0) & 15
+        if kind == "q5_k":
+            q = q + 16 * (byte(16, 32)[..., i % 32] >> i // 32 & 1)
+    elif kind == "q6_k":
+        j = i // 32 % 4
+        n = byte(18, 128)[..., 64 * (i // 128) + 32 * (j % 2) + i % 32] >> np.where(j < 2, 0, 4) & 15
+        q = n + 16 * (byte(146, 64)[..., 32 * (i // 128) + i % 32] >> 2 * j & 3) - 32
+        a = mul(half(16)[..., None], np.ascontiguousarray(b[..., :16]).view(np.int8).astype(F32))
+    elif kind == "q2_k":
+        s = byte(0, 16)
+        q = byte(20, 64)[..., 32 * (i // 128) + i % 32] >> 2 * (i // 32 % 4) & 3
+        a, c = mul(half(16)[..., None], (s & 15).astype(F32)), -mul(half(18)[..., None], (s >> 4).astype(F32))
+    else:  # q3_k
+        s, j = byte(0, 12), np.arange(16)
+        scale = (s[..., j % 8] >> 4 * (j // 8) & 15) + 16 * (s[..., 8 + j % 4] >> 2 * (j // 4) & 3) - 32
+        q = byte(46, 64)[..., 32 * (i // 128) + i % 32] >> 2 * (i // 32 % 4) & 3
+        q = q + 4 * (byte(14, 32)[..., i % 32] >> i // 32 & 1) - 4
+        a = mul(half(12)[..., None], scale.astype(F32))
+    flat = lambda x: None if x is None else np.ascontiguousarray(x).reshape(len(raw), -1)
+    return flat(q), flat(a), flat(c)
+
+def elements_of(kind, raw):
+    """What blocks stand for: a bf16 tensor."""
+    q, a, c = parts_of(kind, raw)
+    size = q.shape[1] // a.shape[1]
+    x = mul(np.repeat(a, size, axis=1), q.astype(F32))
+    return bf16(x if c is None else add(x, np.repeat(c, size, axis=1)))
+
+def integers_of(x):
+    """Section 2.1, step 1, of 32 columns each: q' [T, K] and s' [T, K / 32]."""
+    runs = x.reshape(len(x), -1, 32)
+    s = div(np.abs(runs).max(axis=2), F32(127))
+    s = np.where(s == 0, F32(1), s)
+    return np.rint(mul(runs, div(F32(1), s)[..., None])).astype(I32).reshape(x.shape), s
+
+def blocks_dot(x, parts, runs):
+    """Section 2.3."""
+    (q, a, c), (y, s) = parts, integers_of(x)
+    size, (T, K), N = q.shape[1] // a.shape[1], x.shape, len(q)
+    chains = np.zeros((runs, T, N), F32)
+    for r in range(runs):
+        acc = np.zeros((T, N), F32)
+        for j in range(r * K // runs // size, (r + 1) * K // runs // size):
+            columns, scale = slice(j * size, (j + 1) * size), s[:, j * size // 32][:, None]
+            total = (y[:, columns] @ q[:, columns].T).astype(F32)
+            acc = fma(total, mul(scale, a[:, j][None]), acc)
+            if c is not None:
+                acc = fma(mul(y[:, columns].sum(axis=1).astype(F32)[:, None], scale), c[:, j][None], acc)
+        chains[r] = acc
+    return add(tree(chains), F32(0))
+
 def widen(kind, a):
+    if kind in BLOCKS:
+        return elements_of(kind, a)
     return (a.astype(U32) << U32(16)).view(F32) if kind == "bf16" else a.astype(F32)
 
 def sha(data): return hashlib.sha256(data).digest()
@@ -348,7 +439,11 @@ def weights_digest(tensors):
     for name in sorted(tensors, key=str.encode):
         kind, a = tensors[name]
         head = b"".join(u64(len(s)) + s for s in (name.encode(), kind.encode()))
-        total += sha(head + u64(a.ndim) + b"".join(u64(d) for d in a.shape) + chunk_digests(a.reshape(-1)))
+        size, count = BLOCKS.get(kind, (1, 1))
+        shape = a.shape[:-1] + (a.shape[-1] // count * size,)
+        chunks = a.reshape(-1) if size == 1 else a.reshape(-1, count)  # of 4096 elements
+        digests = b"".join(sha(chunks[i:i + 4096 // size].tobytes()) for i in range(0, len(chunks), 4096 // size))
+        total += sha(head + u64(a.ndim) + b"".join(u64(d) for d in shape) + digests)
     return sha(total).hex()
 
 # ---- section 7: experts ---------------------------------------------------------------------------------------------
@@ -645,13 +740,23 @@ class Model:
         tensors = read_tensors(folder)
         self.family = f = Family(c)
         stored = next(kind for name, (kind, _) in tensors.items() if "embed" in name)
-        mode = mode or ("bf16" if stored == "bf16" else "f32")
+        in_blocks = {name: t for name, t in tensors.items() if t[0] in BLOCKS}
+        mode = mode or ("bf16" if stored == "bf16" or in_blocks else "f32")
+        assert not (mode == "blocks" and (arith != "portable" or not in_blocks)), f"{arith} refuses the weight mode blocks"
         assert not (mode == "f32" and arith != "portable"), f"{arith} refuses the weight mode f32"
         if mode == "f32":  # the same tensors widened, as if they had been stored so
             tensors = {name: ("f32", widen(*t)) for name, t in tensors.items()}
         self.digest = weights_digest(tensors)
         self.order = {"portable": Portable, "hopper": Hopper, "pair": Pair}[arith]
-        self.act = bf16 if mode == "bf16" else (lambda x: x)
+        self.act = (lambda x: x) if mode == "f32" else bf16
+        self.parts = {name: parts_of(*t) for name, t in in_blocks.items() if mode == "blocks"}
+        for names in (("q_proj", "k_proj", "v_proj"), ("gate_proj", "up_proj")):  # of one input
+            for name in list(self.parts):
+                if name.endswith(names[0] + ".weight"):
+                    group = [name.replace(names[0], other) for other in names]
+                    if len({tensors[other][0] for other in group}) > 1:
+                        for other in group:
+                            self.parts.pop(other, None)
         widened = {name: widen(*t) for name, t in tensors.items()}
         self.w = f.unfused(one_by_one(of_gpt_oss(widened) if f.name == "gpt_oss" else widened))
         self.heads, self.kv_heads, self.size, self.eps = f.heads, f.kv_heads, f.size, f.eps
@@ -670,6 +775,9 @@ class Model:
 
     def product(self, x, name, runs=1):
         """x [T, K] times the matrix, plus its bias where there is one."""
+        if name + ".weight" in self.parts:
+            y = blocks_dot(x, self.parts[name + ".weight"], runs)
+            return add(y, self.vector(name + ".bias")) if name + ".bias" in self.w else y
         if name not in self.prepared:
             w = self.w[name + ".weight"]
             w = w if self.order is Hopper else f32(w.astype(F64))  # DAZ; the step of hopper does not flush
@@ -927,7 +1035,7 @@ def main(argv=None):
     p.add_argument("model")
     p.add_argument("--tokens", required=True)
     p.add_argument("--arith", choices=["portable", "hopper", "pair"], default="portable")
-    p.add_argument("--weights", choices=["bf16", "f32"])
+    p.add_argument("--weights", choices=["bf16", "f32", "blocks"])
     for name, default in (("max-tokens", 4), ("top-k", 0), ("seed", 0), ("choice", 0)):
         p.add_argument("--" + name, type=int, default=default)
     for name, default in (("temperature", 0.0), ("top-p", 1.0), ("min-p", 0.0), ("repetition-penalty", 1.0),

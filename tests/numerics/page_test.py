@@ -3,6 +3,8 @@
 made from docs/numerics.md alone. Usage: page_test.py INVAR SOURCE [--full]"""
 import json, os, subprocess, sys, tempfile
 
+import numpy
+
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 import from_the_page
 
@@ -86,13 +88,13 @@ def with_tokenizer(model, folder):
     return f"{folder}/model"
 
 
-def engine_answer(folder, model, arithmetic, tokens, parameters):
+def engine_answer(folder, model, arithmetic, tokens, parameters, flags=()):
     body = {"prompt": tokens, "max_tokens": TOKENS, "logprobs": 0, "return_token_ids": True, "logits_hash": True,
             **parameters}
     request = {"custom_id": "1", "method": "POST", "url": "/v1/completions", "body": body}
     with open(f"{folder}/in.jsonl", "w") as file:
         file.write(json.dumps(request))
-    subprocess.run([INVAR, "generate", model, "--arith", arithmetic, "--input", f"{folder}/in.jsonl", "--output",
+    subprocess.run([INVAR, "generate", model, "--arith", arithmetic, *flags, "--input", f"{folder}/in.jsonl", "--output",
                     f"{folder}/out.jsonl"], check=True, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
     choice = json.load(open(f"{folder}/out.jsonl"))["response"]["body"]["choices"][0]
     return {"answer": choice["token_ids"], "logits_hash": choice["logits_hash"],
@@ -143,6 +145,69 @@ def check_experts():
     return failed
 
 
+# Types of blocks of each layer's tensors, and of the embedding and the head; q, k and v of layer 1 are of two, so twins.
+IN_BLOCKS = [{"q_proj": "q4_k", "k_proj": "q4_k", "v_proj": "q4_k", "o_proj": "q5_0", "gate_proj": "q6_k", "up_proj": "q6_k",
+              "down_proj": "q8_0"},
+             {"q_proj": "q4_0", "k_proj": "q4_0", "v_proj": "q8_0", "o_proj": "q2_k", "gate_proj": "q5_1", "up_proj": "q5_1",
+              "down_proj": "q4_k"},
+             {"q_proj": "iq4_nl", "k_proj": "iq4_nl", "v_proj": "iq4_nl", "o_proj": "q3_k", "gate_proj": "q4_1",
+              "up_proj": "q4_1", "down_proj": "q5_k"}]
+# Where a block's f16 numbers are, and about how large elements of a matrix make them.
+HALVES = {"q8_0": ([0], 1e-3), "q4_0": ([0], 1e-2), "q4_1": ([0, 2], 5e-3), "q5_0": ([0], 5e-3), "q5_1": ([0, 2], 3e-3),
+          "iq4_nl": ([0], 1e-3), "q2_k": ([16, 18], 2e-3), "q3_k": ([12], 1e-3), "q4_k": ([0, 2], 2e-4), "q5_k": ([0, 2], 1e-4),
+          "q6_k": ([16], 3e-5)}
+
+
+def in_blocks(folder):
+    """A made model whose matrices become random blocks of all types."""
+    subprocess.run([INVAR, "make-model", f"{folder}/model", "--layers", str(len(IN_BLOCKS)), "--hidden", "256", "--heads", "8",
+                    "--kv-heads", "2", "--head-dim", "64", "--ffn", "512"], check=True, stdout=subprocess.DEVNULL)
+    path, random = f"{folder}/model/model.safetensors", numpy.random.default_rng(5)
+    data = open(path, "rb").read()
+    size = int.from_bytes(data[:8], "little")
+    header, body, out = json.loads(data[8:8 + size]), data[8 + size:], b""
+    found, kinds = {}, {"format": "pt"}
+    for name, tensor in header.items():
+        if name == "__metadata__":
+            continue
+        content, entry = body[slice(*tensor["data_offsets"])], {"dtype": tensor["dtype"], "shape": tensor["shape"]}
+        if len(tensor["shape"]) == 2:
+            parts = name.split(".")
+            kind = IN_BLOCKS[int(parts[2])][parts[-2]] if parts[1] == "layers" else "q6_k" if "head" in name else "q4_0"
+            (rows, columns), (elements, count), (halves, scale) = tensor["shape"], from_the_page.BLOCKS[kind], HALVES[kind]
+            blocks = random.integers(0, 256, (rows, columns // elements, count), dtype=numpy.uint8)
+            for at in halves:
+                value = (random.normal(size=blocks.shape[:2] + (1,)) * scale).astype("<f2")
+                blocks[..., at:at + 2] = value.view(numpy.uint8)
+            content, entry = blocks.tobytes(), {"dtype": "U8", "shape": [rows, columns // elements * count]}
+            kinds[f"storage:{name}"] = kind
+        found[name] = entry | {"data_offsets": [len(out), len(out) + len(content)]}
+        out += content
+    text = json.dumps({"__metadata__": kinds} | found).encode()
+    text += b" " * (-len(text) % 8)
+    open(path, "wb").write(len(text).to_bytes(8, "little") + text + out)
+    return f"{folder}/model"
+
+
+def check_blocks():
+    """How many modes of a model in blocks differ from the page, or are one."""
+    failed, hashes = 0, set()
+    with tempfile.TemporaryDirectory() as folder:
+        directory = in_blocks(folder)
+        tokens = [(7 * i * i + 3 * i) % 512 for i in range(9)]
+        for mode in ["blocks", "bf16"]:
+            flags = {"blocks": ["--weights", "blocks"], "bf16": ["--weights", "twin"]}[mode]
+            engines = [engine_answer(folder, directory, "portable", tokens, PLAIN, flags + ["--tensor-parallel-size", str(ranks)])
+                       for ranks in ([1, 2] if mode == "blocks" else [1])]
+            page = page_answer(directory, "portable", tokens, PLAIN | {"weights": mode})
+            differing = [key for engine in engines for key in engine if engine[key] != page[key]]
+            hashes.add(page["logits_hash"])
+            failed += bool(differing)
+            print(f"in blocks, {mode}: {engines[0]['logits_hash'][:16]}", f"DIFFERENT: {differing} {engines} {page}" if differing else "equal",
+                  flush=True)
+    return failed + (len(hashes) != 2)
+
+
 def specifications():
     """How many of the models have another specification than the page says."""
     found = {}
@@ -172,7 +237,7 @@ def main():
         failed += bool(differing)
         print(f"{model} {arithmetic} {length} tokens: {engine['logits_hash'][:16]} {block['logits_hash'][:16]}",
               f"DIFFERENT: {differing} {engine} {block}" if differing else "equal", flush=True)
-    failed += check_experts()
+    failed += check_experts() + check_blocks()
     # The control: other tokens, arithmetics and prompts have other hashes.
     if len(hashes) < count * 2 // 3:
         print(f"expected the cases to have different hashes, found {len(hashes)} in {count}")

@@ -106,10 +106,10 @@ void LatentAttention::visit(Weights& w, TensorVisitor& tensors) const {
   tensors.vector(w.latent_norm, {{latent_norm, "self_attn.kv_a_layernorm.weight", rank}});
   tensors.matrix(w.key_up,
                  {{key_up, "self_attn.head.{}.k_up_proj.weight", rank, whole(latent_.still)}},
-                 {.each = &heads});
+                 {.is_twin = true, .each = &heads});
   tensors.matrix(w.value_up,
                  {{value_up, "self_attn.head.{}.v_up_proj.weight", whole(latent_.value), rank}},
-                 {.each = &heads});
+                 {.is_twin = true, .each = &heads});
   tensors.matrix(w.o, {{o, "self_attn.o_proj.weight", d, of_heads(latent_.value)}},
                  {.takes_quantised = true});
 }

@@ -42,6 +42,7 @@ struct MatrixForm {
   // Where it is stored as integers or e4m3 numbers, its products are those of such numbers
   // (numerics 2.1); of other tensors the bf16 elements are computed with that these stand for.
   bool takes_quantised = false;
+  bool is_twin = false;  // what is stored in blocks is never multiplied as such (numerics 2.3)
   const Each* each = nullptr;  // the matrix is a stack
 };
 
