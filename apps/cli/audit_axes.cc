@@ -17,8 +17,7 @@ int64_t blocks_for(const DecoderSpec& spec, const Schedule& base, int times) {
   const int slots = base.engine.block_size;
   const int64_t blocks = (base.engine.scheduler.max_model_len + slots - 1) / slots;
   const CacheType type = base.model.weights == "exact" ? CacheType::f32 : CacheType::bf16;
-  return times * blocks *
-         KvStorage::block_bytes(spec.layers, slots, spec.kv_heads, spec.head_dim, type);
+  return times * blocks * SequenceStore::block_bytes(states_of(spec), slots, type);
 }
 
 // Drafts of one to five levels, some of them right, with up to three others beside each.

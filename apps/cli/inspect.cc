@@ -4,7 +4,7 @@
 #include "base/json.h"
 #include "command.h"
 #include "engine/specification.h"
-#include "kv/kv_storage.h"
+#include "kv/sequence_store.h"
 
 namespace invar::cli {
 
@@ -34,9 +34,8 @@ json::Value describe(Model& model) {
   v.set("max_positions", s.max_positions);
   v.set("tied_head", s.tied_head);
   v.set("weight_bytes", model.weight_bytes());
-  v.set(
-      "kv_bytes_per_token",
-      KvStorage::block_bytes(s.layers, 32, s.kv_heads, s.head_dim, model.arithmetic().cache) / 32);
+  v.set("kv_bytes_per_token",
+        SequenceStore::block_bytes(states_of(s), 32, model.arithmetic().cache) / 32);
   v.set("max_tensor_parallel_size", most_ranks(s));
   v.set("instruction_set", model.instruction_set());
   return v;

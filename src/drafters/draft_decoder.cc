@@ -9,8 +9,10 @@ DraftDecoder::DraftDecoder(const DecoderSpec& spec, const TensorSource& tensors,
                target.device(), pool, target.workers().home().kernels().weights),
       decoder_(spec, {.order = target.arithmetic().order}, target.workers().home().kernels(),
                weights_, target.device(), target.device().is_host() ? &pool : nullptr),
-      kv_(target.device(), spec.layers, limits.blocks, limits.block_size, spec.kv_heads,
-          spec.head_dim, decoder_.kernels.cache),
+      kv_(target.device(), states_of(spec),
+          {.blocks = limits.blocks,
+           .block_size = limits.block_size,
+           .layout = decoder_.kernels.cache}),
       workspace_(decoder_, limits.max_rows, limits.max_logit_rows, 1) {
   if (spec.tokens() == 0) decoder_.embedding = target_embedding(target, pool).embedding();
 }

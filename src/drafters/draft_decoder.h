@@ -40,7 +40,7 @@ class DraftDecoder {
   std::unique_ptr<DecoderWeights> embedding_;  // the target's, where home has not all of it
   const DecoderWeights weights_;
   Decoder decoder_;
-  KvStorage kv_;
+  SequenceStore kv_;
   Workspace workspace_;
   StepUpload copies_;
   StepGraphs graphs_;

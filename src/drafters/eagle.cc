@@ -15,8 +15,7 @@ constexpr int kWaitingRows = 16;  // of a sequence; more are computed at once
 
 DraftDecoder::Limits limits_of(const EagleOptions& options, const DecoderSpec& spec) {
   const DrafterRoom& room = options.room;
-  const int64_t block =
-      KvStorage::block_bytes(1, DraftHistory::kBlock, spec.kv_heads, spec.head_dim);
+  const int64_t block = SequenceStore::block_bytes(states_of(spec), DraftHistory::kBlock);
   const int64_t longest = (room.context > 0 ? room.context : spec.max_positions) + options.depth;
   // A sequence's, its branches', and as many again that are kept.
   const int64_t each = longest / DraftHistory::kBlock + 2 + options.topk * options.depth;

@@ -24,8 +24,8 @@ int layers_of(const Model& model, int exit_layer) {
 int blocks_for(const Model& model, const ModelDrafterOptions& options, int32_t context) {
   const DecoderSpec& spec = model.spec();
   const int64_t bytes =
-      KvStorage::block_bytes(layers_of(model, options.exit_layer), kBlockSize, spec.kv_heads,
-                             spec.head_dim, model.arithmetic().cache);
+      SequenceStore::block_bytes(states_of(spec, {}, {0, layers_of(model, options.exit_layer)}),
+                                 kBlockSize, model.arithmetic().cache);
   const int64_t longest = (context + kBlockSize - 1) / kBlockSize + 1;
   const int64_t useful = options.room.max_sequences * longest + kMaxDraftNodes;
   return static_cast<int>(std::max(longest, std::min(useful, options.room.kv_bytes / bytes)));

@@ -20,8 +20,8 @@ int32_t context_of(const Model& target, const DrafterRoom& room) {
 
 int blocks_for(const Model& target, const DrafterRoom& room) {
   const DecoderSpec& spec = target.spec();
-  const int64_t bytes = KvStorage::block_bytes(1, kBlockSize, spec.kv_heads, spec.head_dim,
-                                               target.arithmetic().cache);
+  const int64_t bytes = SequenceStore::block_bytes(
+      states_of(spec, {}, {spec.layers, spec.layers + 1}), kBlockSize, target.arithmetic().cache);
   const int64_t longest = (context_of(target, room) + kBlockSize - 1) / kBlockSize + 1;
   return static_cast<int>(
       std::max(longest, std::min(room.max_sequences * longest, room.kv_bytes / bytes)));

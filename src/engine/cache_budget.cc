@@ -68,10 +68,9 @@ int64_t Engine::block_bytes() const {
 
 int64_t Engine::block_bytes_of(const Shard& shard) const {
   const DecoderSpec& spec = model_.spec();
-  const int layers = std::min(spec.layers, shard.layers.end) - shard.layers.begin;
-  return KvStorage::block_bytes(layers, options_.block_size, heads_of(spec, shard).kv_heads,
-                                spec.head_dim,
-                                model_.arithmetic().cache);
+  const LayerRange layers{shard.layers.begin, std::min(spec.layers, shard.layers.end)};
+  return SequenceStore::block_bytes(states_of(spec, shard, layers), options_.block_size,
+                                    model_.arithmetic().cache);
 }
 
 // As many blocks as --kv-cache-memory gives, or as fit into 90 % of what is free once a largest

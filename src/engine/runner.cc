@@ -10,20 +10,23 @@ namespace invar {
 namespace {
 
 // Of the layers that the decoder runs in this stage, or of its module alone.
-std::unique_ptr<KvStorage> make_storage(const Decoder& decoder, const RunnerLimits& limits) {
+std::unique_ptr<SequenceStore> make_storage(const Decoder& decoder, const RunnerLimits& limits) {
   const Shard& shard = decoder.weights->shard();
   const int first = limits.mtp_module ? decoder.spec.layers : shard.layers.begin;
   const int end =
       limits.mtp_module ? shard.layers.end : std::min(shard.layers.end, decoder.spec.layers);
-  return std::make_unique<KvStorage>(decoder.device(), std::max(0, end - first), limits.blocks,
-                                     limits.block_size, heads_of(decoder.spec, shard).kv_heads,
-                                     decoder.spec.head_dim, decoder.kernels.cache, first,
-                                     decoder.arithmetic.cache);
+  const LayerRange layers{first, std::max(first, end)};
+  return std::make_unique<SequenceStore>(decoder.device(), states_of(decoder.spec, shard, layers),
+                                         StoreOptions{.blocks = limits.blocks,
+                                                      .block_size = limits.block_size,
+                                                      .first_layer = first,
+                                                      .layout = decoder.kernels.cache,
+                                                      .type = decoder.arithmetic.cache});
 }
 
 }  // namespace
 
-Runner::Runner(Decoder decoder, const RunnerLimits& limits, KvStorage* shared_keys)
+Runner::Runner(Decoder decoder, const RunnerLimits& limits, SequenceStore* shared_keys)
     : limits_(limits),
       decoder_(std::move(decoder)),
       shard_(decoder_.weights->shard()),

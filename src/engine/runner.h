@@ -22,7 +22,7 @@ struct WorkerLinks {
 class Runner {
  public:
   // `shared_keys`: another runner's keys and values, on which this one computes, or null.
-  Runner(Decoder decoder, const RunnerLimits& limits, KvStorage* shared_keys);
+  Runner(Decoder decoder, const RunnerLimits& limits, SequenceStore* shared_keys);
 
   // The layers of the batch that are this stage's. What they leave goes to the stage behind, or in
   // the last stage to the caller.
@@ -32,9 +32,9 @@ class Runner {
   void forget_recordings() { graphs_ = {}; }
 
   const Decoder& decoder() const { return decoder_; }
-  KvStorage& kv() { return kv_; }
+  SequenceStore& kv() { return kv_; }
   // Its own keys and values, or null where they are another runner's.
-  KvStorage* own_kv() { return own_kv_.get(); }
+  SequenceStore* own_kv() { return own_kv_.get(); }
   // How the last batch was placed, until the next.
   const Placement& placement() const { return workspace_.table_builder.placement(); }
   // Device memory of the activations.
@@ -65,8 +65,8 @@ class Runner {
   const RunnerLimits limits_;
   Decoder decoder_;
   const Shard& shard_;
-  std::unique_ptr<KvStorage> own_kv_;  // null where it is another runner's
-  KvStorage& kv_;
+  std::unique_ptr<SequenceStore> own_kv_;  // null where it is another runner's
+  SequenceStore& kv_;
   Workspace workspace_;
   StepUpload copies_;
   StepGraphs graphs_;

@@ -89,7 +89,7 @@ Decoder Worker::make_decoder(const RunnerLimits& limits, ThreadPool& threads) co
 }
 
 void Worker::make_runner(const MakeRunner& message, ThreadPool* threads) {
-  KvStorage* keys = message.keys_of < 0 ? nullptr : &runner(message.keys_of).kv();
+  SequenceStore* keys = message.keys_of < 0 ? nullptr : &runner(message.keys_of).kv();
   auto made = std::make_unique<Runner>(make_decoder(message.limits, threads ? *threads : threads_),
                                        message.limits, keys);
   const std::lock_guard lock(mutex_);
@@ -128,7 +128,7 @@ void Worker::give_memory(const GiveMemory& message) {
   const std::lock_guard lock(mutex_);
   if (message.keys)
     for (const auto& [number, runner] : runners_)
-      if (KvStorage* keys = runner->own_kv()) keys->vacate();
+      if (SequenceStore* keys = runner->own_kv()) keys->vacate();
   if (!message.weights) return;
   if (message.keeps_weights)
     for (const auto& array : weights_.memory())
@@ -146,7 +146,7 @@ void Worker::take_memory(const TakeMemory& message) {
   }
   if (message.keys)
     for (const auto& [number, runner] : runners_)
-      if (KvStorage* keys = runner->own_kv()) keys->occupy();
+      if (SequenceStore* keys = runner->own_kv()) keys->occupy();
 }
 
 namespace {

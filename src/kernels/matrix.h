@@ -97,13 +97,6 @@ struct Matrix {
     return count * units() * (layout == WeightLayout::panels ? panel_elements() : row_elements());
   }
   constexpr int64_t bytes() const { return count * units() * unit_bytes(); }
-  // Its outputs [first, first + number), in panels, of which `first` is a multiple of the width.
-  constexpr Matrix outputs(int64_t first, int64_t number) const {
-    Matrix w = *this;
-    w.data = static_cast<const char*>(data) + first / unit_outputs() * unit_bytes();
-    w.n = number;
-    return w;
-  }
   // Matrices [first, first + number) of it; a gated pair stays together.
   constexpr Matrix part(int64_t first, int64_t number) const {
     Matrix w = *this;

@@ -1,6 +1,6 @@
 // Who holds which block of the KV cache: reference counts and a free list. Pure bookkeeping; the
-// memory is in kv_storage.h. A block is free or referenced, never both. A block that only a cache
-// holds is as good as free: the pool takes it back when it has no other.
+// memory is in sequence_store.h. A block is free or referenced, never both. A block that only a
+// cache holds is as good as free: the pool takes it back when it has no other.
 #pragma once
 
 #include <cstdint>

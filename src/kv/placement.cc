@@ -9,10 +9,6 @@ namespace invar {
 
 namespace {
 
-bool is_draft(const BatchRow& row) {
-  return row.parent >= 0;
-}
-
 // The position of the first draft row on the path that ends in a draft row.
 int32_t base_of(std::span<const BatchRow> rows, int32_t row) {
   while (is_draft(rows[rows[row].parent])) row = rows[row].parent;

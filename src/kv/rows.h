@@ -19,11 +19,15 @@ struct BatchRow {
 
   bool operator==(const BatchRow&) const = default;
 };
+constexpr bool is_draft(const BatchRow& row) {
+  return row.parent >= 0;
+}
 
 // Where a sequence's keys and values live: blocks[i] holds slots [i * block_size, (i + 1) *
 // block_size).
 struct BatchSequence {
   std::vector<int32_t> blocks;
+  int32_t cell = -1;  // of what it leaves once, not at every position (kv/cell_placement.h)
   bool operator==(const BatchSequence&) const = default;
 };
 

@@ -12,7 +12,7 @@ namespace invar {
 
 BackwardPass::BackwardPass(Decoder& decoder, const TransposedWeights& transposed,
                            const TrainingKernels& kernels, const ParameterLayout& layout,
-                           const Batch& batch, KvStorage& kv, BackwardWorkspace& ws, BackwardIo& io)
+                           const Batch& batch, SequenceStore& kv, BackwardWorkspace& ws, BackwardIo& io)
     : model_(decoder),
       spec_(decoder.spec),
       transposed_(transposed),
@@ -251,7 +251,7 @@ void BackwardPass::clear_hidden() {
 }
 
 void backward(Decoder& decoder, const TransposedWeights& transposed, const TrainingKernels& kernels,
-              const ParameterLayout& layout, const Batch& batch, KvStorage& kv,
+              const ParameterLayout& layout, const Batch& batch, SequenceStore& kv,
               BackwardWorkspace& workspace, BackwardIo& io) {
   ScopedFlushToZero flush;
   BackwardPass(decoder, transposed, kernels, layout, batch, kv, workspace, io).run();

@@ -6,7 +6,7 @@
 #include <memory>
 #include <span>
 
-#include "kv/kv_storage.h"
+#include "kv/sequence_store.h"
 #include "model/backward_workspace.h"
 #include "model/batch.h"
 #include "model/decoder.h"
@@ -67,7 +67,7 @@ struct BackwardIo {
 // position 0 on, no drafts; the number of rows is a multiple of 32; the keys and values are still
 // in `kv`.
 void backward(Decoder& decoder, const TransposedWeights& transposed, const TrainingKernels& kernels,
-              const ParameterLayout& layout, const Batch& batch, KvStorage& kv,
+              const ParameterLayout& layout, const Batch& batch, SequenceStore& kv,
               BackwardWorkspace& workspace, BackwardIo& io);
 
 }  // namespace invar

@@ -10,7 +10,7 @@ class BackwardPass {
  public:
   BackwardPass(Decoder& decoder, const TransposedWeights& transposed,
                const TrainingKernels& kernels, const ParameterLayout& layout, const Batch& batch,
-               KvStorage& kv, BackwardWorkspace& ws, BackwardIo& io);
+               SequenceStore& kv, BackwardWorkspace& ws, BackwardIo& io);
 
   void run();
 
@@ -89,7 +89,7 @@ class BackwardPass {
   const TrainingKernels& kernels_;
   const ParameterLayout& layout_;
   const Batch& batch_;
-  KvStorage& kv_;
+  SequenceStore& kv_;
   BackwardWorkspace& ws_;
   BackwardIo& io_;
   const int64_t rows_;

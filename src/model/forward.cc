@@ -9,7 +9,7 @@
 
 namespace invar {
 
-ForwardPass::ForwardPass(Decoder& decoder, const Batch& batch, KvStorage& kv, Workspace& ws,
+ForwardPass::ForwardPass(Decoder& decoder, const Batch& batch, SequenceStore& kv, Workspace& ws,
                          Group& group, ForwardIo& io)
     : model_(decoder),
       spec_(decoder.spec),
@@ -251,17 +251,17 @@ std::span<float> ForwardPass::to_host(const DeviceArray<float>& from, float* cop
   return {copy, size};
 }
 
-void prepare_step(Decoder& decoder, const Batch& batch, KvStorage& kv, Workspace& workspace,
+void prepare_step(Decoder& decoder, const Batch& batch, SequenceStore& kv, Workspace& workspace,
                   Group& group, ForwardIo& io) {
   ForwardPass(decoder, batch, kv, workspace, group, io).prepare();
 }
 
-void launch_step(Decoder& decoder, const Batch& batch, KvStorage& kv, Workspace& workspace,
+void launch_step(Decoder& decoder, const Batch& batch, SequenceStore& kv, Workspace& workspace,
                  Group& group, ForwardIo& io) {
   ForwardPass(decoder, batch, kv, workspace, group, io).launch();
 }
 
-void forward(Decoder& decoder, const Batch& batch, KvStorage& kv, Workspace& workspace,
+void forward(Decoder& decoder, const Batch& batch, SequenceStore& kv, Workspace& workspace,
              Group& group, ForwardIo& io, StepGraphs* graphs) {
   const ScopedFlushToZero flush;
   ForwardPass pass(decoder, batch, kv, workspace, group, io);

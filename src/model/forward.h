@@ -5,7 +5,7 @@
 #include <span>
 
 #include "collectives/group.h"
-#include "kv/kv_storage.h"
+#include "kv/sequence_store.h"
 #include "model/batch.h"
 #include "model/decoder.h"
 #include "model/operation_times.h"
@@ -67,16 +67,16 @@ struct ForwardIo {
 // recorded.
 // REQUIRES: rows <= workspace.max_rows, every block index valid, positions below the model's
 // maximum.
-void forward(Decoder& decoder, const Batch& batch, KvStorage& kv, Workspace& workspace,
+void forward(Decoder& decoder, const Batch& batch, SequenceStore& kv, Workspace& workspace,
              Group& group, ForwardIo& io, StepGraphs* graphs = nullptr);
 
 // Its two halves before the results, for who records the second one as a graph: the host's part,
 // the tables; and the operations, which neither allocate nor wait when the group is of one rank.
 // A recorded step can be launched again for every batch with as many rows and logit rows, whose
 // tables lie where those of the recording lay (StepTables), once that batch is prepared.
-void prepare_step(Decoder& decoder, const Batch& batch, KvStorage& kv, Workspace& workspace,
+void prepare_step(Decoder& decoder, const Batch& batch, SequenceStore& kv, Workspace& workspace,
                   Group& group, ForwardIo& io);
-void launch_step(Decoder& decoder, const Batch& batch, KvStorage& kv, Workspace& workspace,
+void launch_step(Decoder& decoder, const Batch& batch, SequenceStore& kv, Workspace& workspace,
                  Group& group, ForwardIo& io);
 
 }  // namespace invar

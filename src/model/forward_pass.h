@@ -12,7 +12,7 @@ namespace invar {
 // heads, F and V are this rank's share.
 class ForwardPass {
  public:
-  ForwardPass(Decoder& decoder, const Batch& batch, KvStorage& kv, Workspace& ws, Group& group,
+  ForwardPass(Decoder& decoder, const Batch& batch, SequenceStore& kv, Workspace& ws, Group& group,
               ForwardIo& io);
 
   void prepare();
@@ -54,7 +54,7 @@ class ForwardPass {
   const DecoderSpec& spec_;
   const Shard& shard_;
   const Batch& batch_;
-  KvStorage& kv_;
+  SequenceStore& kv_;
   Workspace& ws_;
   Group& group_;
   ForwardIo& io_;

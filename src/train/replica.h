@@ -119,7 +119,7 @@ class Trainer::Replica {
   std::unique_ptr<GatheredWeights> gathered_;  // of several ranks
   const TensorSource* weights_ = nullptr;      // of one: as the decoder has them
   std::unique_ptr<TensorSource> decoders_own_;
-  KvStorage kv_;
+  SequenceStore kv_;
   Workspace forward_workspace_;
   Tape tape_;
   BackwardWorkspace backward_workspace_;

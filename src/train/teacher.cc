@@ -10,8 +10,7 @@ Teacher::Teacher(const TeacherOptions& options, const std::string& instruction_s
                device, pool),
       decoder_(options.model.spec, {}, select_kernels(Order::portable, instruction_set), weights_,
                device, &pool),
-      kv_(device, options.model.spec.layers, blocks, block_size, options.model.spec.kv_heads,
-          options.model.spec.head_dim),
+      kv_(device, states_of(options.model.spec), {.blocks = blocks, .block_size = block_size}),
       workspace_(decoder_, max_rows, max_rows, max_aux_layers),
       scores_(max_rows) {}
 

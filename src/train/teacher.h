@@ -1,7 +1,7 @@
 // A frozen model that runs over the batches of another.
 #pragma once
 
-#include "kv/kv_storage.h"
+#include "kv/sequence_store.h"
 #include "model/decoder.h"
 #include "model/forward.h"
 #include "train/scores.h"
@@ -28,7 +28,7 @@ class Teacher {
  private:
   DecoderWeights weights_;
   Decoder decoder_;
-  KvStorage kv_;
+  SequenceStore kv_;
   Workspace workspace_;
   ForwardIo io_;
   Scores scores_;

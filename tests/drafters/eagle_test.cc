@@ -315,7 +315,8 @@ TEST_F(EagleTest, MissingHistoryMeansNoDraft) {
   Tally roomy, tight;
   EXPECT_EQ(answers(model_, eagle({}, model_), &roomy), plain);
   EagleOptions options;
-  options.room.kv_bytes = 3 * KvStorage::block_bytes(1, 32, 2, 16);  // three blocks
+  options.room.kv_bytes =
+      3 * SequenceStore::block_bytes(std::vector{StateShape{2, 16}}, 32);  // three blocks
   EXPECT_EQ(answers(model_, eagle(options, model_), &tight), plain);
   EXPECT_GT(tight.drafts, 0);
   EXPECT_LT(tight.drafts, roomy.drafts / 2);

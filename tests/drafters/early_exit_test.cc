@@ -39,7 +39,7 @@ ModelOptions tiny() {
 
 int64_t block_bytes(const Model& model) {
   const DecoderSpec& spec = model.spec();
-  return KvStorage::block_bytes(spec.layers, 32, spec.kv_heads, spec.head_dim);
+  return SequenceStore::block_bytes(states_of(spec), 32);
 }
 
 // Greedy and sampled requests of several lengths, in chunks of prompts beside the decodes.

@@ -54,7 +54,8 @@ int run(const Options& o) {
   Decoder decoder(spec, arithmetic, kernels, weights, *device, &pool);
   const std::vector<int32_t> tokens = read_tokens(o.tokens);
   const int rows = static_cast<int>(tokens.size()), chunk = std::min(o.chunk, rows);
-  KvStorage kv(*device, spec.all_layers(), (rows + 63) / 64, 64, spec.kv_heads, spec.head_dim);
+  SequenceStore kv(*device, states_of(spec, {}, {0, spec.all_layers()}),
+                   {.blocks = (rows + 63) / 64, .block_size = 64});
   Workspace workspace(decoder, chunk, chunk);
   std::ofstream out(o.out, std::ios::binary);
   for (int done = 0; done < rows; done += chunk) {

@@ -42,8 +42,8 @@ inline Logits run_rank(const DecoderSpec& spec, const Run& how, int rank, Group&
   const auto source = dummy_weights(spec, 3);
   const DecoderWeights weights(spec, arithmetic, shard, *source, *device, pool);
   Decoder decoder(spec, arithmetic, kernels, weights, *device, &pool);
-  KvStorage kv(*device, spec.layers, 8, 32, heads_of(spec, weights.shard()).kv_heads,
-               spec.head_dim);
+  SequenceStore kv(*device, states_of(spec, weights.shard(), {0, spec.layers}),
+                   {.blocks = 8, .block_size = 32});
   Workspace workspace(decoder, how.chunk, how.chunk);
   const std::vector<int32_t> tokens = some_tokens(spec);
   Logits logits;

@@ -24,8 +24,10 @@ class StepCase {
         weights_(spec_, arithmetic(kernels), make_shard(spec_, 0, 1), *source_, device, loader_,
                  kernels.weights),
         decoder_(spec_, arithmetic(kernels), kernels, weights_, device, pool),
-        kv_(device, spec_.layers, kSequences * kBlocksEach, kBlockSize, spec_.kv_heads,
-            spec_.head_dim, kernels.cache),
+        kv_(device, states_of(spec_),
+            {.blocks = kSequences * kBlocksEach,
+             .block_size = kBlockSize,
+             .layout = kernels.cache}),
         workspace_(decoder_, kRows, kRows, 1),
         sampler_(kernels.sample, decoder_.execution, kRows),
         other_sampler_(kernels.sample, decoder_.execution, kRows) {}
@@ -159,7 +161,7 @@ class StepCase {
   ThreadPool loader_;
   DecoderWeights weights_;
   Decoder decoder_;
-  KvStorage kv_;
+  SequenceStore kv_;
   Workspace workspace_;
   DeviceSampler sampler_, other_sampler_;
   SamplingParams params_{.temperature = 0.8, .seed = 7};

@@ -101,7 +101,8 @@ TEST(StoredCache, TreeNodesEqualPlainDecodingOfTheirPaths) {
 }
 
 TEST(StoredCache, IsHalfTheMemoryAndRefusedWhereItIsNotImplemented) {
-  const auto bytes = [](CacheType type) { return KvStorage::block_bytes(36, 64, 8, 128, type); };
+  const std::vector<StateShape> layers(36, {.kv_heads = 8, .head_dim = 128});
+  const auto bytes = [&](CacheType type) { return SequenceStore::block_bytes(layers, 64, type); };
   EXPECT_LT(bytes(CacheType::int8) * 100, bytes(CacheType::bf16) * 56);
   EXPECT_LT(bytes(CacheType::fp8_e4m3) * 100, bytes(CacheType::bf16) * 54);
   ModelOptions options = tiny("int4");

@@ -164,7 +164,8 @@ class TrainingCase {
         decoder_(spec, {}, select_kernels(Order::portable, instruction_set), decoder_weights_,
                  *device_, &pool_),
         transposed_(spec, *device_),
-        kv_(*device_, spec.all_layers(), max_rows / 32 + 32, 32, spec.kv_heads, spec.head_dim),
+        kv_(*device_, states_of(spec, {}, {0, spec.all_layers()}),
+            {.blocks = max_rows / 32 + 32, .block_size = 32}),
         forward_workspace_(decoder_, max_rows, max_rows),
         tape_(decoder_, kernels_, max_rows, recompute),
         workspace_(decoder_, kernels_, max_rows, max_rows),
@@ -278,7 +279,7 @@ class TrainingCase {
   DecoderWeights decoder_weights_;
   Decoder decoder_;
   TransposedWeights transposed_;
-  KvStorage kv_;
+  SequenceStore kv_;
   Workspace forward_workspace_;
   Tape tape_;
   BackwardWorkspace workspace_;

@@ -42,6 +42,9 @@ class Attention final : public PartOf<AttentionWeights, AttentionActivations> {
       : PartOf(place), spec_(layer_spec_.attention), share_(heads_of(model_, shard_)) {}
 
   bool is_read_later() const override { return layer_spec_.ffn.is_parallel; }
+  StateShape state() const override {
+    return {.kv_heads = share_.kv_heads, .head_dim = model_.head_dim};
+  }
   const char* refusal() const override;
 
  private:

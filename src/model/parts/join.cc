@@ -94,6 +94,14 @@ void Join::forward(const PartPass& p, const Weights& w, const Activations& at) c
   p.trace("join", p.hidden, d);
 }
 
+// Outputs [first, first + count) of a matrix in panels, of whole ones.
+Matrix outputs_of(const Matrix& w, int64_t first, int64_t count) {
+  Matrix part = w;
+  part.data = static_cast<const std::byte*>(w.data) + first / kPanelWidth * w.unit_bytes();
+  part.n = count;
+  return part;
+}
+
 // Leaves the gradient of h, the residual stream after the model's last layer.
 void Join::backward(BackwardPass& b, const Kept& kept) const {
   const BackwardWorkspace& ws = b.workspace();
@@ -103,11 +111,11 @@ void Join::backward(BackwardPass& b, const Kept& kept) const {
   b.pack_inputs(kept.at.joined, 2 * d);
   b.weight_gradient("join dW", b.gradient(projection, layer_), d_out, {0, d}, 2 * d);
   b.clear_hidden();
-  b.matmul("join dX", d_out, to_both.outputs(0, d), ws.normed.data());
+  b.matmul("join dX", d_out, outputs_of(to_both, 0, d), ws.normed.data());
   b.norm({embedding_norm, layer_, kept.w.embedding_norm}, kept.at.embedded);
   b.embed(b.module().embedding);
   b.clear_hidden();
-  b.matmul("join dX", d_out, to_both.outputs(d, d), ws.normed.data());
+  b.matmul("join dX", d_out, outputs_of(to_both, d, d), ws.normed.data());
   b.norm({hidden_norm, layer_, kept.w.hidden_norm}, b.output());
 }
 

@@ -46,6 +46,9 @@ class LatentAttention final : public PartOf<LatentWeights, LatentActivations> {
         latent_(*spec_.latent),
         share_(heads_of(model_, shard_)) {}
 
+  StateShape state() const override {
+    return {.kv_heads = share_.kv_heads, .head_dim = model_.head_dim};
+  }
   const char* refusal() const override {
     return "its attention is that of latents, whose gradient is not implemented";
   }

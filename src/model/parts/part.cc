@@ -20,6 +20,33 @@ LayerParts parts_of(const PartPlace& place) {
   return parts;
 }
 
+namespace {
+
+// A layer has one part with keys and values at most.
+StateShape sum_of(const LayerParts& parts) {
+  StateShape sum;
+  for (const auto& part : parts) {
+    const StateShape state = part->state();
+    if (state.kv_heads > 0) sum.kv_heads = state.kv_heads, sum.head_dim = state.head_dim;
+    sum.chunk_bytes += state.chunk_bytes;
+    sum.state_bytes += state.state_bytes;
+  }
+  return sum;
+}
+
+}  // namespace
+
+std::vector<StateShape> states_of(const DecoderSpec& spec, const Shard& shard, LayerRange layers) {
+  std::vector<StateShape> states;
+  for (int layer = layers.begin; layer < layers.end; ++layer)
+    states.push_back(sum_of(parts_of({spec, layer, shard})));
+  return states;
+}
+
+std::vector<StateShape> states_of(const DecoderSpec& spec) {
+  return states_of(spec, {}, {0, spec.layers});
+}
+
 void expect_backward(const DecoderSpec& spec) {
   const Shard whole{};
   for (int layer = 0; layer < spec.all_layers(); ++layer)

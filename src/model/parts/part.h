@@ -7,6 +7,7 @@
 #include <memory>
 #include <vector>
 
+#include "kv/state_shape.h"
 #include "model/parts/tensors.h"
 #include "model/shard.h"
 
@@ -45,6 +46,9 @@ class LayerPart {
   // Bytes of its weights that one token leaves unread.
   virtual int64_t unread_bytes(const PartWeights&) const { return 0; }
 
+  // What a sequence leaves in it.
+  virtual StateShape state() const { return {}; }
+
   // Takes memory for what it computes.
   virtual std::unique_ptr<PartActivations> place(ActivationMemory& memory) const = 0;
   // Whether parts behind it in the layer read that, too.
@@ -64,6 +68,11 @@ using LayerActivations = std::vector<std::unique_ptr<PartActivations>>;
 
 // Those of one layer, in the order in which they run.
 LayerParts parts_of(const PartPlace& place);
+
+// What a sequence leaves in each of some layers of a rank.
+std::vector<StateShape> states_of(const DecoderSpec& spec, const Shard& shard, LayerRange layers);
+// Of a whole model, without a module that predicts further.
+std::vector<StateShape> states_of(const DecoderSpec& spec);
 
 // Throws Error, saying why, where a layer has no backward.
 void expect_backward(const DecoderSpec& spec);

@@ -1,0 +1,109 @@
+#include "kv/cell_placement.h"
+
+#include <algorithm>
+#include <numeric>
+
+#include "base/check.h"
+
+namespace invar {
+
+namespace {
+
+int32_t chunk_of(const BatchRow& row) {
+  return row.position / kBoundary;
+}
+int32_t slot_of(const BatchRow& row) {
+  return row.position % kBoundary;
+}
+bool is_last_slot(const BatchRow& row) {
+  return slot_of(row) == kBoundary - 1;
+}
+
+// Calls `use` with the first and the last trunk row of each sequence in turn.
+template <typename Use>
+void for_each_trunk(std::span<const BatchRow> rows, Use use) {
+  for (size_t t = 0; t < rows.size();) {
+    const size_t first = t;
+    size_t last = t;
+    for (; t < rows.size() && rows[t].sequence == rows[first].sequence; ++t)
+      if (!is_draft(rows[t])) last = t;
+    use(rows[first], rows[last]);
+  }
+}
+
+}  // namespace
+
+ScratchCells scratch_cells_needed(std::span<const BatchRow> rows) {
+  ScratchCells needed{.chunks = scratch_blocks_needed(rows, kBoundary)};
+  for_each_trunk(rows, [&](const BatchRow& first, const BatchRow& last) {
+    needed.chunks += chunk_of(last) - chunk_of(first);
+  });
+  for (const BatchRow& row : rows) needed.states += is_draft(row) && is_last_slot(row);
+  return needed;
+}
+
+void CellPlacement::build(std::span<const BatchRow> rows, std::span<const BatchSequence> sequences,
+                          ScratchCells first) {
+  copies_.clear();
+  place_trunks(rows, sequences, first.chunks);
+  path_cells_.resize(static_cast<size_t>(scratch_blocks_needed(rows, kBoundary)));
+  std::iota(path_cells_.begin(), path_cells_.end(), first.chunks);
+  chunks_.build(rows, tables_, path_cells_, kBoundary);
+  const auto of_paths = chunks_.copies();
+  copies_.insert(copies_.end(), of_paths.begin(), of_paths.end());
+  place_states(rows, sequences, first.states);
+}
+
+// A piece that leaves the chunk it begins in takes that one's slots along to a scratch chunk, since
+// its last rows need the sequence's own.
+void CellPlacement::place_trunks(std::span<const BatchRow> rows,
+                                 std::span<const BatchSequence> sequences, int32_t& scratch) {
+  tables_.resize(sequences.size());
+  for_each_trunk(rows, [&](const BatchRow& first, const BatchRow& last) {
+    const int32_t own = sequences[first.sequence].cell;
+    CHECK(own >= 0, "a sequence without a cell in a model whose layers have states");
+    std::vector<int32_t>& table = tables_[first.sequence].blocks;
+    table.assign(static_cast<size_t>(chunk_of(last)) + 1, own);
+    for (int32_t chunk = chunk_of(first); chunk < chunk_of(last); ++chunk)
+      table[static_cast<size_t>(chunk)] = scratch++;
+    if (chunk_of(first) < chunk_of(last) && slot_of(first) > 0)
+      copies_.push_back({.from = own,
+                         .to = table[static_cast<size_t>(chunk_of(first))],
+                         .begin = 0,
+                         .end = slot_of(first)});
+  });
+}
+
+// The state moves in its place along the trunk: no row behind a boundary reads the one before it.
+void CellPlacement::place_states(std::span<const BatchRow> rows,
+                                 std::span<const BatchSequence> sequences, int32_t scratch) {
+  state_of_.resize(rows.size());
+  next_state_.resize(rows.size());
+  for (size_t t = 0; t < rows.size(); ++t) {
+    const BatchRow& row = rows[t];
+    const int32_t own = sequences[row.sequence].cell;
+    if (is_draft(row)) {
+      const size_t parent = static_cast<size_t>(row.parent);
+      state_of_[t] = slot_of(row) == 0 ? next_state_[parent] : state_of_[parent];
+      next_state_[t] = is_last_slot(row) ? scratch++ : -1;
+    } else {
+      state_of_[t] = chunk_of(row) == 0 ? -1 : own;
+      next_state_[t] = is_last_slot(row) ? own : -1;
+    }
+  }
+}
+
+void CellPlacement::accept(std::span<const BatchRow> rows, int32_t last, int32_t cell,
+                           std::vector<SlotCopy>& chunks, std::vector<StateCopy>& states) const {
+  const BatchRow& row = rows[last];
+  if (!is_draft(row)) return;
+  const int32_t state = is_last_slot(row) ? next_state_[last] : state_of_[last];
+  if (state >= 0 && state != cell) states.push_back({state, cell});
+  if (is_last_slot(row)) return;  // the next row begins a chunk
+  const std::vector<int32_t> own(static_cast<size_t>(chunk_of(row)) + 1, cell);
+  std::vector<SlotCopy> all;
+  chunks_.accept(rows, last, own, all);
+  chunks.push_back(all.back());  // those of chunks before are in the state
+}
+
+}  // namespace invar

@@ -1,0 +1,19 @@
+// What a sequence leaves in a layer, as plain data. A part says it, the store makes it, and whoever
+// sizes memory counts it.
+#pragma once
+
+#include <cstdint>
+
+namespace invar {
+
+struct StateShape {
+  // Of each position: keys and values, in blocks. No heads: none.
+  int kv_heads = 0, head_dim = 0;
+  // Of each sequence, in cells: what the positions since the last boundary left, and the state at
+  // that boundary. 0: none.
+  int64_t chunk_bytes = 0, state_bytes = 0;
+
+  bool operator==(const StateShape&) const = default;
+};
+
+}  // namespace invar
