@@ -12,7 +12,8 @@ namespace invar {
 
 BackwardPass::BackwardPass(Decoder& decoder, const TransposedWeights& transposed,
                            const TrainingKernels& kernels, const ParameterLayout& layout,
-                           const Batch& batch, SequenceStore& kv, BackwardWorkspace& ws, BackwardIo& io)
+                           const Batch& batch, SequenceStore& kv, BackwardWorkspace& ws,
+                           BackwardIo& io)
     : model_(decoder),
       spec_(decoder.spec),
       transposed_(transposed),
