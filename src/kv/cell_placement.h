@@ -14,6 +14,7 @@
 
 #include "kernels/layout.h"
 #include "kv/placement.h"
+#include "kv/state_shape.h"
 
 namespace invar {
 
@@ -25,10 +26,6 @@ struct StateCopy {
   bool operator==(const StateCopy&) const = default;
 };
 
-// Scratch cells: so many chunks and states.
-struct ScratchCells {
-  int32_t chunks = 0, states = 0;
-};
 ScratchCells scratch_cells_needed(std::span<const BatchRow> rows);
 
 class CellPlacement {

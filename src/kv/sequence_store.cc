@@ -114,10 +114,11 @@ void SequenceStore::place_stored(Device& device, std::span<const StateShape> lay
 }
 
 void SequenceStore::place_cells(Device& device, std::span<const StateShape> layers) {
+  const int chunks = options_.cells + options_.scratch.chunks;
+  const int states = options_.cells + options_.scratch.states;
   int64_t all = 0;
   for (const StateShape& shape : layers)
-    all +=
-        options_.chunks * aligned(shape.chunk_bytes) + options_.states * aligned(shape.state_bytes);
+    all += chunks * aligned(shape.chunk_bytes) + states * aligned(shape.state_bytes);
   cells_ = {device, static_cast<size_t>(all), "the states of sequences"};
   std::byte* data = cells_.data();
   const auto take = [&](int count, int64_t bytes) {
@@ -126,8 +127,8 @@ void SequenceStore::place_cells(Device& device, std::span<const StateShape> laye
     return cells;
   };
   for (const StateShape& shape : layers) {
-    chunks_.push_back(take(options_.chunks, shape.chunk_bytes));
-    states_.push_back(take(options_.states, shape.state_bytes));
+    chunks_.push_back(take(chunks, shape.chunk_bytes));
+    states_.push_back(take(states, shape.state_bytes));
   }
 }
 

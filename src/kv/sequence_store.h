@@ -19,9 +19,10 @@ struct Cells {
 
 struct StoreOptions {
   int blocks = 0;
-  int block_size = 32;         // slots: 32, 64 or 128
-  int chunks = 0, states = 0;  // cells, where layers have such
-  int first_layer = 0;         // the model's number of the first layer here
+  int block_size = 32;   // slots: 32, 64 or 128
+  int cells = 0;         // of sequences, where layers have states
+  ScratchCells scratch;  // behind them
+  int first_layer = 0;   // the model's number of the first layer here
   CacheLayout layout = CacheLayout::panels;
   CacheType type = CacheType::bf16;
 };
@@ -39,6 +40,7 @@ class SequenceStore {
   const std::vector<KvLayer>& layers() const { return layers_; }
   int blocks() const { return options_.blocks; }
   int block_size() const { return options_.block_size; }
+  int cells() const { return options_.cells; }
   // Gives the memory back, and takes it again, zeroed; its addresses stay.
   void vacate();
   void occupy();

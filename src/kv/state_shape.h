@@ -16,4 +16,9 @@ struct StateShape {
   bool operator==(const StateShape&) const = default;
 };
 
+// Cells that a step may overwrite, beside those of sequences: so many chunks and states.
+struct ScratchCells {
+  int32_t chunks = 0, states = 0;
+};
+
 }  // namespace invar

@@ -29,7 +29,7 @@ void BackwardPass::run() {
   CHECK(rows_ % kLeafPad == 0 && rows_ <= ws_.max_rows, "rows of a backward pass");
   clear_hidden();
   if (io_.mtp) mtp_module(*io_.mtp);
-  tables_ = ws_.table_builder.build(batch_, kv_.block_size(), model_.execution);
+  tables_ = ws_.table_builder.build(batch_, kv_.block_size(), model_.execution, kv_.cells());
   head(io_.d_logits, io_.tape->final_normed(), io_.tape->output(), gradient(TensorRole::head, -1),
        gradient(TensorRole::final_norm, -1), model_.weights->final_norm());
   for (int layer = spec_.layers - 1; layer >= 0; --layer) {
@@ -67,7 +67,7 @@ void BackwardPass::layer_backward(int layer) {
 // the residual stream after the model's last layer.
 void BackwardPass::mtp_module(const MtpGradient& mtp) {
   const int layer = spec_.layers;
-  tables_ = ws_.table_builder.build(*mtp.batch, kv_.block_size(), model_.execution);
+  tables_ = ws_.table_builder.build(*mtp.batch, kv_.block_size(), model_.execution, kv_.cells());
   begin_layer(layer);
   head(mtp.d_logits, io_.tape->final_normed(1), io_.tape->output(1), mtp.head,
        gradient(TensorRole::mtp_head_norm, layer), model_.weights->module_norm());

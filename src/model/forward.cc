@@ -37,7 +37,7 @@ void ForwardPass::prepare() {
   int positions = 0;
   for (const BatchRow& row : batch_.rows) positions = std::max(positions, row.position + 1);
   model_.ropes.fill(positions, on);
-  ws_.tables = ws_.table_builder.build(batch_, kv_.block_size(), on);
+  ws_.tables = ws_.table_builder.build(batch_, kv_.block_size(), on, kv_.cells());
   take_tokens();
   if (has_nan_flags()) {
     std::ranges::copy(io_.nan_flags.first(rows_), ws_.host_nan_flags.data());
@@ -135,6 +135,8 @@ void ForwardPass::run_layer(int layer) {
                     .activations = *hooks_.layer(layer)[part],
                     .in_turn = *ws_.layers[number][part],
                     .kv = kv_.layer(layer),
+                    .chunks = kv_.chunks(layer),
+                    .states = kv_.states(layer),
                     .hidden = hidden(),
                     .features = io_.features.empty() ? nullptr : ws_.features.data(),
                     .rows = rows_,

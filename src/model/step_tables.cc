@@ -21,6 +21,32 @@ size_t StepTableBuilder::bytes_of(const Batch& batch) const {
   return bytes;
 }
 
+size_t StepTableBuilder::bytes_of_cells() const {
+  const CellPlacement& p = cell_placement_;
+  size_t bytes = StepUpload::bytes_of<SlotCopy>(p.copies().size()) +
+                 StepUpload::bytes_of<const int32_t*>(p.table_begin().size());
+  for (const auto list : {p.write_begin(), p.write_cell(), p.table_of(), p.state_of(),
+                          p.next_state(), p.table_cells()})
+    bytes += StepUpload::bytes_of<int32_t>(list.size());
+  return bytes;
+}
+
+CellTables StepTableBuilder::put_cells() {
+  const CellPlacement& p = cell_placement_;
+  CellTables cells{.write_begin = upload_.put(p.write_begin()),
+                   .write_cell = upload_.put(p.write_cell()),
+                   .table_of = upload_.put(p.table_of()),
+                   .state_of = upload_.put(p.state_of()),
+                   .next_state = upload_.put(p.next_state()),
+                   .copies = upload_.put(p.copies()),
+                   .num_copies = std::ssize(p.copies())};
+  const auto table = upload_.take<const int32_t*>(p.table_begin().size());
+  const int32_t* all = upload_.put(p.table_cells());
+  for (size_t i = 0; i < p.table_begin().size(); ++i) table.host[i] = all + p.table_begin()[i];
+  cells.tables = table.device;
+  return cells;
+}
+
 namespace {
 
 // What AttentionParams says about the rows of one table: the fewest and the most, and the rows of
@@ -57,9 +83,11 @@ bool are_even(std::span<const int32_t> positions, std::span<const int32_t> share
 }  // namespace
 
 // What grows with a sequence's length comes last, so that nothing else moves with it.
-StepTables StepTableBuilder::build(const Batch& batch, int block_size, const Execution& on) {
+StepTables StepTableBuilder::build(const Batch& batch, int block_size, const Execution& on,
+                                   int cells) {
   placement_.build(batch.rows, batch.sequences, batch.scratch_blocks, block_size);
-  upload_.begin(on, bytes_of(batch));
+  if (cells > 0) cell_placement_.build(batch.rows, batch.sequences, {cells, cells});
+  upload_.begin(on, bytes_of(batch) + (cells > 0 ? bytes_of_cells() : 0));
 
   const size_t rows = batch.rows.size();
   const auto tokens = upload_.take<int32_t>(rows), positions = upload_.take<int32_t>(rows);
@@ -97,6 +125,7 @@ StepTables StepTableBuilder::build(const Batch& batch, int block_size, const Exe
   const int32_t* blocks = upload_.put(placement_.table_blocks());
   for (size_t i = 0; i < begins.size(); ++i) table.host[i] = blocks + begins[i];
   tables.tables = table.device;
+  if (cells > 0) tables.cells = put_cells();
   upload_.send(on);
   return tables;
 }

@@ -5,7 +5,7 @@
 #include <span>
 
 #include "kernels/inference.h"
-#include "kv/placement.h"
+#include "kv/cell_placement.h"
 #include "model/batch.h"
 #include "model/shared_prefixes.h"
 #include "model/step_upload.h"
@@ -15,6 +15,20 @@ namespace invar {
 // Device addresses, valid until the next build. Those of a batch with as many rows, logit rows,
 // tables and writes, and no copies, are the same as long as the tables fit into the memory that was
 // there.
+// The same of layers with a state: see kv/cell_placement.h.
+struct CellTables {
+  const int32_t* write_begin = nullptr;  // [T + 1]
+  const int32_t* write_cell = nullptr;
+  const int32_t* table_of = nullptr;  // [T]
+  const int32_t* const* tables = nullptr;
+  const int32_t* state_of = nullptr;    // [T]
+  const int32_t* next_state = nullptr;  // [T]
+  const SlotCopy* copies = nullptr;     // of chunks' slots, before anything is written
+  int64_t num_copies = 0;
+
+  bool operator==(const CellTables&) const = default;
+};
+
 struct StepTables {
   int32_t* tokens = nullptr;             // [T]; < 0: see ForwardIo::sampled
   const int32_t* positions = nullptr;    // [T]
@@ -36,6 +50,7 @@ struct StepTables {
   const SharedPrefix* shared = nullptr;
   const int32_t* shared_splits = nullptr;  // [T]
   int32_t num_shared = 0;
+  CellTables cells;  // where layers have states
 
   bool operator==(const StepTables&) const = default;
 };
@@ -48,15 +63,20 @@ class StepTableBuilder {
     shared_ = SharedPrefixes(SharedPrefixes::fewest_rows(key_width));
     finds_shared_ = true;
   }
-  // Puts the copy of the tables into the stream.
-  StepTables build(const Batch& batch, int block_size, const Execution& on);
+  // Puts the copy of the tables into the stream. `cells`: sequences have so many, and scratch ones
+  // stand behind them; 0: no layer has a state.
+  StepTables build(const Batch& batch, int block_size, const Execution& on, int cells = 0);
   // How the last batch was placed; also says what accepting a draft path takes.
   const Placement& placement() const { return placement_; }
+  const CellPlacement& cell_placement() const { return cell_placement_; }
 
  private:
   size_t bytes_of(const Batch& batch) const;
+  size_t bytes_of_cells() const;
+  CellTables put_cells();
 
   Placement placement_;
+  CellPlacement cell_placement_;
   SharedPrefixes shared_;
   bool finds_shared_ = false;
   StepUpload upload_;

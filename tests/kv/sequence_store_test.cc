@@ -23,7 +23,7 @@ struct Piece {
 TEST(SequenceStore, LayersOfAllKindsLieApart) {
   const auto device = make_host_device();
   const StoreOptions options{
-      .blocks = 3, .block_size = 32, .chunks = 4, .states = 2, .first_layer = 10};
+      .blocks = 3, .block_size = 32, .cells = 1, .scratch = {3, 1}, .first_layer = 10};
   SequenceStore store(*device, kLayers, options);
   std::vector<Piece> pieces;
   for (int layer = 10; layer < 14; ++layer) {

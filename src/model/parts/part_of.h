@@ -18,6 +18,7 @@ struct PartPass {
   const PartActivations& activations;
   const PartActivations& in_turn;  // the same without a tape; else memory that all layers use
   const KvLayer& kv;
+  Cells chunks, states;   // where the layer has such; StepTables::cells says who has which
   float* hidden;          // [T][D], the residual stream
   const float* features;  // [T][features] of another decoder, or null
   int64_t rows;
