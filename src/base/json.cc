@@ -109,7 +109,9 @@ class Converter {
  public:
   Converter(std::string_view where, const ParseLimits& limits) : where_(where), limits_(limits) {}
 
-  Value convert(const element& source, int depth) const {
+  Value convert(const element& source, int depth) {
+    if (++values_ > limits_.max_values)
+      fail("{}: expected at most {} values of JSON, found more", where_, limits_.max_values);
     if (depth > limits_.max_depth)
       fail("{}: JSON is nested deeper than {} levels", where_, limits_.max_depth);
     switch (source.type()) {
@@ -134,14 +136,14 @@ class Converter {
   }
 
  private:
-  Value convert_array(const simdjson::dom::array& source, int depth) const {
+  Value convert_array(const simdjson::dom::array& source, int depth) {
     Array array;
     array.reserve(source.size());
     for (const element& item : source) array.push_back(convert(item, depth + 1));
     return Value(std::move(array));
   }
 
-  Value convert_object(const simdjson::dom::object& source, int depth) const {
+  Value convert_object(const simdjson::dom::object& source, int depth) {
     Object object;
     object.reserve(source.size());
     std::unordered_set<std::string_view> seen;
@@ -155,6 +157,7 @@ class Converter {
 
   std::string_view where_;
   const ParseLimits& limits_;
+  size_t values_ = 0;
 };
 
 // simdjson refuses integers beyond 64 bits, which JSON allows and Python writes. This is a text

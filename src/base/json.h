@@ -82,6 +82,7 @@ class Value {
 struct ParseLimits {
   int max_depth = 64;
   size_t max_bytes = size_t{1} << 30;
+  size_t max_values = SIZE_MAX;  // of all lists and objects
 };
 
 // Parses one document. `where` names the source in errors ("config.json", "line 3 of x.jsonl").

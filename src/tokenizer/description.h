@@ -14,7 +14,7 @@
 namespace invar::tokenizer {
 
 // Ids beyond this are refused: tables are as long as the largest id.
-inline constexpr int32_t kMaxVocabulary = 1 << 22;
+inline constexpr int32_t kMaxVocabulary = 1 << 20;
 
 // U+2581 stands for a space in vocabularies of SentencePiece.
 inline constexpr const char* kSpaceMark = "\xe2\x96\x81";

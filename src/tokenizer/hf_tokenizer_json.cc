@@ -21,7 +21,17 @@ void refuse_unless_empty(const JsonField& model, std::string_view key) {
   if (field && !field->string().empty()) field->refuse("not supported");
 }
 
+// Several times what models have; what is below them is read within seconds.
+constexpr size_t kMaxMerges = 2'000'000, kMaxAddedTokens = 131'072;
+constexpr json::ParseLimits kFileLimits{.max_bytes = size_t{64} << 20, .max_values = 8'000'000};
+
+void expect_at_most(const JsonField& field, size_t most, size_t found, const char* what) {
+  if (found > most)
+    field.refuse(fmt::format("expected at most {} {}, found {}", most, what, found));
+}
+
 void read_vocabulary(const JsonField& vocab, Description& description) {
+  expect_at_most(vocab, static_cast<size_t>(kMaxVocabulary), vocab.object().size(), "tokens");
   auto& tokens = description.tokens;
   for (const auto& [token, value] : vocab.object()) {
     const auto refuse = [&, &token = token](std::string_view why) {
@@ -55,6 +65,7 @@ std::pair<std::string_view, std::string_view> read_pair(const JsonField& list, s
 
 void read_merges(const JsonField& list, const StringTable& ids, Description& description) {
   const size_t count = list.array().size();
+  expect_at_most(list, kMaxMerges, count, "merges");
   description.merges.reserve(count);
   std::string joined;
   for (size_t i = 0; i < count; ++i) {
@@ -252,7 +263,7 @@ void read_template_settings(const JsonField& root, Description& description) {
 }  // namespace
 
 Description read_tokenizer_json(std::string_view text, const std::string& file) {
-  const json::Value document = json::parse(text, file);
+  const json::Value document = json::parse(text, file, kFileLimits);
   const JsonField root(document, file);
   root.allow_only({"version", "truncation", "padding", "added_tokens", "normalizer",
                    "pre_tokenizer", "post_processor", "decoder", "model"});
@@ -260,6 +271,7 @@ Description read_tokenizer_json(std::string_view text, const std::string& file) 
   read_model(root.at("model"), description);
   TokenSet tokens(description);
   if (const auto list = root.find("added_tokens")) {
+    expect_at_most(*list, kMaxAddedTokens, list->array().size(), "added tokens");
     for (size_t i = 0; i < list->array().size(); ++i) {
       const JsonField field = list->element(i);
       field.allow_only(
@@ -285,11 +297,12 @@ Description read_tokenizer_json(std::string_view text, const std::string& file) 
 
 void read_tokenizer_config(std::string_view text, const std::string& file,
                            Description& description) {
-  const json::Value document = json::parse(text, file);
+  const json::Value document = json::parse(text, file, kFileLimits);
   const JsonField root(document, file);
   root.object();
   TokenSet tokens(description);
-  if (const auto decoder = root.find("added_tokens_decoder"))
+  if (const auto decoder = root.find("added_tokens_decoder")) {
+    expect_at_most(*decoder, kMaxAddedTokens, decoder->object().size(), "added tokens");
     for (size_t i = 0; i < decoder->object().size(); ++i) {
       const std::string& key = decoder->object()[i].first;
       const JsonField field = decoder->member(i);
@@ -299,6 +312,7 @@ void read_tokenizer_config(std::string_view text, const std::string& file,
         field.refuse("expected a token id as the key");
       tokens.add(read_added_token(field, id), field);
     }
+  }
   const auto read_special = [&](std::string_view key, int32_t& id) {
     const auto field = root.find(key);
     if (!field) return;

@@ -99,7 +99,7 @@ void order_long_runs(UnicodeForm form, std::string& text) {
   text = std::move(out);
 }
 
-void apply(UnicodeForm form, std::string& text) {
+void apply(UnicodeForm form, std::string& text, size_t) {
   if (std::all_of(text.begin(), text.end(), is_ascii)) return;
   order_long_runs(form, text);
   UErrorCode status = U_ZERO_ERROR;
@@ -111,17 +111,22 @@ void apply(UnicodeForm form, std::string& text) {
   text = std::move(out);
 }
 
-void apply(const Prepend& prepend, std::string& text) {
+void apply(const Prepend& prepend, std::string& text, size_t) {
   if (!text.empty()) text.insert(0, prepend.prefix);
 }
 
-void apply(const Replace& replace, std::string& text) {
-  replace_all(text, replace);
+void apply(const Replace& replace, std::string& text, size_t most) {
+  replace_all(text, replace, most);
+}
+
+void expect_at_most(size_t most, size_t found) {
+  if (found > most)
+    fail_usage("the tokenizer's normalizers make more than {} bytes of a text", most);
 }
 
 }  // namespace
 
-void replace_all(std::string& text, const Replace& replace) {
+void replace_all(std::string& text, const Replace& replace, size_t most) {
   size_t at = text.find(replace.from);
   if (at == std::string::npos) return;
   std::string out;
@@ -131,13 +136,18 @@ void replace_all(std::string& text, const Replace& replace) {
     out.append(text, copied, at - copied);
     out += replace.to;
     copied = at + replace.from.size();
+    expect_at_most(most, out.size());
   }
   out.append(text, copied);
   text = std::move(out);
 }
 
 void normalize(const std::vector<NormalizerStep>& steps, std::string& text) {
-  for (const NormalizerStep& step : steps) std::visit([&](const auto& s) { apply(s, text); }, step);
+  const size_t most = 32 * text.size() + (size_t{64} << 10);
+  for (const NormalizerStep& step : steps) {
+    std::visit([&](const auto& s) { apply(s, text, most); }, step);
+    expect_at_most(most, text.size());
+  }
 }
 
 }  // namespace invar::tokenizer

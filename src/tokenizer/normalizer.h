@@ -20,10 +20,11 @@ struct Replace {
 
 using NormalizerStep = std::variant<UnicodeForm, Prepend, Replace>;
 
-// Applies the steps in order to valid UTF-8 text under 2 GiB. Throws UsageError when it grows
-// beyond that.
+// Applies the steps in order to valid UTF-8 text. Throws UsageError when it grows beyond what text
+// that means something does: 32 times its size and 64 KiB.
 void normalize(const std::vector<NormalizerStep>& steps, std::string& text);
 
-void replace_all(std::string& text, const Replace& replace);
+// Throws UsageError when the text grows beyond `most` bytes.
+void replace_all(std::string& text, const Replace& replace, size_t most);
 
 }  // namespace invar::tokenizer

@@ -97,7 +97,7 @@ void apply(const PrefixSpace&, bool, Pieces& pieces) {
 
 void apply(const Metaspace& metaspace, bool at_start, Pieces& pieces) {
   rewrite(pieces, [&](Span span, std::string& piece) {
-    replace_all(piece, {" ", metaspace.mark});
+    replace_all(piece, {" ", metaspace.mark}, SIZE_MAX);
     const bool first = at_start && span.begin == 0;
     const bool wanted = metaspace.prepend == Metaspace::Prepend::kAlways ||
                         (metaspace.prepend == Metaspace::Prepend::kFirst && first);

@@ -119,7 +119,8 @@ int64_t version_of(const JsonField& config) {
 }  // namespace
 
 Description read_tekken_json(std::string_view text, const std::string& file) {
-  const json::Value document = json::parse(text, file);
+  const json::Value document =
+      json::parse(text, file, {.max_bytes = size_t{64} << 20, .max_values = 8'000'000});
   const JsonField root(document, file);
   const JsonField config = root.at("config");
   const int64_t specials = config.at("default_num_special_tokens").integer(3, 1 << 16);

@@ -33,7 +33,8 @@ std::optional<char> byte_named(std::string_view token) {
 std::string decoded(const DecoderRules& rules, const std::string& token) {
   if (rules.byte_level) return bytes_from_spelling(token).value_or(token);
   std::string bytes = token;
-  for (const Replace& replace : rules.replace) replace_all(bytes, replace);
+  const size_t most = 32 * token.size() + (size_t{4} << 10);
+  for (const Replace& replace : rules.replace) replace_all(bytes, replace, most);
   if (const auto byte = byte_named(bytes); byte && rules.byte_fallback) bytes.assign(1, *byte);
   return bytes;
 }

@@ -106,6 +106,12 @@ TEST(Json, ManyValuesAreSeenBeforeTheyAreRead) {
   EXPECT_TRUE(has_more_values("[\"1\\\\\",2,3,4]", 2));
 }
 
+TEST(Json, ValuesAreBounded) {
+  EXPECT_EQ(dump(parse("[1,[2],3]", "t", {.max_values = 5})), "[1, [2], 3]");
+  EXPECT_EQ(refusal([] { parse("[1,[2],3]", "t", {.max_values = 4}); }),
+            "t: expected at most 4 values of JSON, found more");
+}
+
 TEST(Json, BytesOfTextsAreCounted) {
   EXPECT_EQ(text_bytes(parse(R"({"ab": ["cde", 1, {"f": "\u00e9"}], "": null})", "a test")), 8u);
   EXPECT_EQ(text_bytes(parse("[1, true]", "a test")), 0u);

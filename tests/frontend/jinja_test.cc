@@ -87,6 +87,49 @@ TEST(Jinja, StepsAreBounded) {
   EXPECT_TRUE(has(failure("{{ 1 }}{{ 2 }}", {.limits = {.steps = 4}}), "more than 4 steps"));
 }
 
+// Dicts compare their keys, names are looked for in all blocks around, macros in all scopes.
+TEST(Jinja, DictsAndScopesAreCharged) {
+  const auto literal = [](int keys) {
+    std::string text = "{% set d = {";
+    for (int i = 0; i < keys; ++i) text += std::to_string(i) + ": 1,";
+    return text + "} %}{{ d | length }}";
+  };
+  const auto named = [](int count) {
+    std::string text = "{{ dict(";
+    for (int i = 0; i < count; ++i) text += "a" + std::to_string(i) + "=1,";
+    return text + "z=1) | length }}";
+  };
+  const auto grown = [](int rounds) {
+    return "{% set n = namespace(d={}) %}{% for i in range(" + std::to_string(rounds) +
+           ") %}{% set n.d = dict(n.d, **{'k' ~ i: i}) %}{% endfor %}{{ n.d | length }}";
+  };
+  EXPECT_EQ(failure(literal(1000)), "rendered: 1000");
+  EXPECT_TRUE(has(failure(literal(20'000)), "steps"));
+  EXPECT_EQ(failure(named(999)), "rendered: 1000");
+  EXPECT_TRUE(has(failure(named(100'000)), "steps"));
+  EXPECT_EQ(failure(grown(200)), "rendered: 200");
+  EXPECT_TRUE(has(failure(grown(5000)), "steps"));
+  const std::string macros =
+      "{% for i in range(100000) %}{% macro m() %}{% endmacro %}{{ m() }}{% endfor %}";
+  EXPECT_TRUE(has(failure(macros), "steps"));
+}
+
+// Many names are found without looking at each.
+TEST(Jinja, ABlockMayHaveManyNames) {
+  std::string sets;
+  for (int i = 0; i < 50'000; ++i) {
+    const std::string name = "v" + std::to_string(i);
+    sets += "{% set " + name + " = " + std::to_string(i) + " %}";
+  }
+  EXPECT_EQ(failure(sets + "{% set v7 = 'x' %}{{ v0 }} {{ v7 }} {{ v49999 }} {{ w is defined }}"),
+            "rendered: 0 x 49999 False");
+}
+
+TEST(Jinja, SourcesAreBounded) {
+  EXPECT_TRUE(has(failure(std::string(size_t{3} << 20, 'x')), "expected a template of at most"));
+  EXPECT_TRUE(has(failure(std::string(size_t{1} << 20, 'x')), "rendered: xxx"));
+}
+
 TEST(Jinja, TextIsBounded) {
   const std::string doubling =
       "{% set n = namespace(s='ab') %}{% for i in range(60) %}{% set n.s = n.s + n.s %}{% endfor "

@@ -57,6 +57,26 @@ TEST(HfFiles, LongPipelinesAreRefused) {
             std::string::npos);
 }
 
+// Counted before any of them is looked at.
+TEST(HfFiles, MoreThanModelsHaveIsRefused) {
+  const auto list = [](const char* one, int count) {
+    std::string all = "[";
+    for (int i = 0; i < count; ++i) all += std::string(i ? "," : "") + one;
+    return all + "]";
+  };
+  const auto has = [](const std::string& text, const char* part) {
+    return text.find(part) != text.npos;
+  };
+  EXPECT_TRUE(has(message_with("added_tokens", list("1", 131'073).c_str()),
+                  "expected at most 131072 added tokens, found 131073"));
+  EXPECT_FALSE(has(message_with("added_tokens", list("1", 131'072).c_str()), "at most 131072"));
+  json::Value file = sound();
+  json::Value model = *file.find("model");
+  model.set("merges", json::Array(2'000'001, json::Value(1)));
+  file.set("model", model);
+  EXPECT_TRUE(has(message_for(file), "expected at most 2000000 merges, found 2000001"));
+}
+
 TEST(HfFiles, RefusesByName) {
   const struct {
     const char *path, *value, *message;
@@ -67,9 +87,9 @@ TEST(HfFiles, RefusesByName) {
       {"model.unk_token", R"("<unk>")", "model.unk_token: \"<unk>\" is not in the vocabulary"},
       {"model.fuse_unk", "1", "model.fuse_unk: expected a boolean, found an integer"},
       {"model.vocab", "[]", "model.vocab: expected an object, found an array"},
-      {"model.vocab", R"({"a": -1})", "model.vocab: the token \"a\" needs an id from 0 to 4194303"},
+      {"model.vocab", R"({"a": -1})", "model.vocab: the token \"a\" needs an id from 0 to 1048575"},
       {"model.vocab", R"({"a": 1e9})",
-       "model.vocab: the token \"a\" needs an id from 0 to 4194303"},
+       "model.vocab: the token \"a\" needs an id from 0 to 1048575"},
       {"model.vocab", R"({"a": 7, "b": 7})", "model.vocab: the token \"b\" has the id of \"a\""},
       {"model.merges", R"(["h e", "x"])", "model.merges[1]: expected two tokens"},
       {"model.merges", R"(["h e x"])", "model.merges[0]: expected two tokens"},
@@ -113,7 +133,7 @@ TEST(HfFiles, RefusesByName) {
       {"added_tokens", R"([{"id": 300, "content": ""}])",
        "added_tokens[0].content: expected a token, found nothing"},
       {"added_tokens", R"([{"id": 9999999999, "content": "x"}])",
-       "added_tokens[0].id: expected an integer from 0 to 4194303, found 9999999999"},
+       "added_tokens[0].id: expected an integer from 0 to 1048575, found 9999999999"},
       {"added_tokens", R"([{"id": 300, "content": "x", "color": 1}])",
        "added_tokens[0]: \"color\" is not supported"},
   };
@@ -198,7 +218,7 @@ TEST(HfFiles, ExchangedValuesNeverCrash) {
                           "\"\"",  "\"Sequence\"",
                           "[]",    "[[]]",
                           "{}",    "{\"type\": null}",
-                          "\"x\"", "4194303",
+                          "\"x\"", "1048575",
                           "[0]",   "\" \"",
                           "\"A\"", "9223372036854775807"};
   std::vector<std::string> paths;

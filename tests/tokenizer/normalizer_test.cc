@@ -7,6 +7,7 @@
 
 #include <random>
 
+#include "base/error.h"
 #include "tokenizer/utf8.h"
 
 namespace invar::tokenizer {
@@ -75,6 +76,21 @@ TEST(Normalizer, EveryCharacterBesideALongRunIsIcus) {
     const UnicodeForm form = kForms[c & 3];
     ASSERT_EQ(ours(form, text), by_icu(form, text)) << "character " << static_cast<uint32_t>(c);
   }
+}
+
+// A file that doubles a letter 28 times would make 256 MiB of one.
+TEST(Normalizer, GrowthIsBounded) {
+  const auto doubled = [](int times) {
+    std::string text = "a";
+    normalize(std::vector<NormalizerStep>(static_cast<size_t>(times), Replace{"a", "aa"}), text);
+    return text.size();
+  };
+  EXPECT_EQ(doubled(16), size_t{1} << 16);
+  EXPECT_THROW(doubled(17), UsageError);
+  EXPECT_THROW(doubled(28), UsageError);
+  std::string words(1'000'000, ' ');
+  normalize({Replace{" ", "\xe2\x96\x81"}}, words);
+  EXPECT_EQ(words.size(), 3'000'000u);
 }
 
 }  // namespace

@@ -331,7 +331,8 @@ Value format(Budget& budget, const Value& input, const Arguments& a) {
   if (!a.positional.empty() && !a.named.empty()) fault("format takes values by place or by name");
   std::vector<Pair> pairs;
   for (const auto& [name, value] : a.named) pairs.emplace_back(name, value);
-  const Value values = pairs.empty() ? Value::tuple(a.positional) : Value::dict(std::move(pairs));
+  const Value values =
+      pairs.empty() ? Value::tuple(a.positional) : dict_of(budget, std::move(pairs));
   return budget.text(percent_formatted(to_text(input), values));
 }
 

@@ -275,6 +275,13 @@ bool contains(Budget& budget, const Value& container, const Value& value) {
 
 }  // namespace
 
+Value dict_of(Budget& budget, std::vector<Pair> pairs) {
+  int64_t each = 1;
+  for (const auto& [key, value] : pairs) each = std::max(each, charge_comparison(budget, key));
+  budget.step(std::ssize(pairs) * std::ssize(pairs) / 8 * each);
+  return Value::dict(std::move(pairs));
+}
+
 int64_t charge_comparison(Budget& budget, const Value& value) {
   int64_t own = 1;
   if (const std::string* s = value.as_string()) own += std::ssize(*s) / 256;
@@ -350,6 +357,7 @@ Value attribute(Budget& budget, const Value& object, const std::string& name) {
   if (const Undefined* undefined = object.as_undefined()) fault_undefined(*undefined);
   if (const Loop* loop = object.as_loop()) return loop_member(budget, object, *loop, name);
   if (const Namespace* space = object.as_namespace()) {
+    budget.step(std::ssize(space->members) / 8);
     for (const auto& [key, value] : space->members)
       if (key == name) return value;
     return Undefined{"the member \"" + name + "\" of a namespace"};

@@ -66,6 +66,9 @@ int64_t length_of(const Value& value);
 // Charges the work of one comparison with the value and returns it.
 int64_t charge_comparison(Budget& budget, const Value& value);
 
+// A dict of pairs of which later ones replace earlier ones: each is compared with those before.
+Value dict_of(Budget& budget, std::vector<Pair> pairs);
+
 Value unary(Operator op, const Value& a);
 Value binary(Budget& budget, Operator op, const Value& a, const Value& b);
 bool compare(Budget& budget, Operator op, const Value& a, const Value& b);

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <unordered_map>
 
 #include "base/error.h"
 #include "frontend/jinja/operations.h"
@@ -20,19 +21,38 @@ constexpr int64_t kMaxRange = 100'000;
 struct Scope {
   std::shared_ptr<Scope> parent;
   std::vector<std::pair<std::string_view, Value>> variables;
+  std::unordered_map<std::string_view, size_t> places;  // of variables, once they are many
 
   void set(std::string_view name, Value value) {
-    for (auto& [known, old] : variables)
-      if (known == name) {
-        old = std::move(value);
-        return;
-      }
+    if (Value* old = own(name)) {
+      *old = std::move(value);
+      return;
+    }
     variables.emplace_back(name, std::move(value));
+    if (variables.size() <= kFew) return;
+    for (size_t i = places.size(); i < variables.size(); ++i) places[variables[i].first] = i;
   }
-  const Value* find(std::string_view name) const {
-    for (const Scope* scope = this; scope; scope = scope->parent.get())
-      for (const auto& [known, value] : scope->variables)
-        if (known == name) return &value;
+  // Charges what it looks at.
+  const Value* find(std::string_view name, Budget& budget) {
+    const Value* found = nullptr;
+    size_t scopes = 0;
+    for (Scope* scope = this; scope && !found; scope = scope->parent.get(), ++scopes)
+      found = scope->own(name);
+    budget.touch(name.size());
+    budget.step(static_cast<int64_t>(scopes / 4));
+    return found;
+  }
+
+ private:
+  static constexpr size_t kFew = 8;
+
+  Value* own(std::string_view name) {
+    if (variables.size() > kFew) {
+      const auto found = places.find(name);
+      return found == places.end() ? nullptr : &variables[found->second].second;
+    }
+    for (auto& [known, value] : variables)
+      if (known == name) return &value;
     return nullptr;
   }
 };
@@ -85,7 +105,7 @@ class Evaluator {
       root.set(name, make_callable(name, std::move(call)));
     };
     define("range", [this](const Arguments& a) { return range(a); });
-    define("dict", [this](const Arguments& a) { return Value::dict(pairs_of(a, "dict")); });
+    define("dict", [this](const Arguments& a) { return dict_of(budget_, pairs_of(a, "dict")); });
     define("namespace", [this](const Arguments& a) {
       auto made = std::make_shared<Namespace>();
       for (auto& [key, value] : pairs_of(a, "namespace"))
@@ -258,7 +278,7 @@ class Evaluator {
       return;
     }
     if (target.member.empty()) return scope->set(target.name, value);
-    const Value* holder = scope->find(target.name);
+    const Value* holder = scope->find(target.name, budget_);
     Namespace* space = holder ? holder->as_namespace() : nullptr;
     if (!space) fault(fmt::format("{} is not a namespace, its members cannot be set", target.name));
     budget_.step(std::ssize(space->members));
@@ -286,6 +306,7 @@ class Evaluator {
     macro_scopes_.push_back(scope);
     return make_callable(name, [this, &s, name, scope = scope.get()](const Arguments& a) {
       const Level level(*this);
+      budget_.step(std::ssize(macro_scopes_) / 8);  // scope_of looks through them
       const ScopePtr body = inner(scope_of(scope));
       bind(s, name, a, body);
       return body_text(s.body, body);
@@ -301,6 +322,7 @@ class Evaluator {
     if (a.positional.size() > s.parameters.size())
       fault(fmt::format("the macro {} takes at most {} arguments, found {}", name,
                         s.parameters.size(), a.positional.size()));
+    budget_.step(std::ssize(a.named) * std::ssize(s.parameters) / 4);
     for (const auto& [given, value] : a.named) {
       const auto at = std::find_if(s.parameters.begin(), s.parameters.end(),
                                    [&name = given](const Parameter& p) { return p.name == name; });
@@ -346,7 +368,7 @@ class Evaluator {
       case Expr::kConstant:
         return e.constant;
       case Expr::kName: {
-        const Value* found = scope->find(e.name);
+        const Value* found = scope->find(e.name, budget_);
         return found ? *found : Value(Undefined{e.name});
       }
       case Expr::kAttribute:
@@ -411,8 +433,7 @@ class Evaluator {
       Value key = child(e, i, scope);
       pairs.emplace_back(std::move(key), child(e, i + 1, scope));
     }
-    budget_.step(std::ssize(pairs));
-    return Value::dict(std::move(pairs));
+    return dict_of(budget_, std::move(pairs));
   }
 
   Value eval_subscript(const Expr& e, const ScopePtr& scope) {
@@ -469,6 +490,7 @@ class Evaluator {
       const Value rest = eval(*source.named_rest, scope);
       const Dict* dict = rest.as_dict();
       if (!dict) fault(fmt::format("** needs a dict, found a {}", rest.type_name()));
+      budget_.step(std::ssize(dict->pairs));
       for (const auto& [key, value] : dict->pairs) {
         if (!key.is_string()) fault("** needs texts as keys");
         arguments.named.emplace_back(*key.as_string(), value);
@@ -506,6 +528,9 @@ struct Template::Tree {
 };
 
 Template::Template(std::string_view source, std::string name) : name_(std::move(name)) {
+  constexpr size_t kMaxSource = size_t{2} << 20;
+  if (source.size() > kMaxSource)
+    fail("{}: expected a template of at most {} bytes, found {}", name_, kMaxSource, source.size());
   if (const size_t at = utf8::find_invalid(source); at != std::string::npos)
     fail("{}: expected UTF-8, found a byte at {} that is not", name_, at);
   try {
