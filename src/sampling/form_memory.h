@@ -20,7 +20,7 @@ class FormMemory {
   static constexpr size_t kMost = size_t{48} << 20;
   // What all forms may remember of what they have found, and one of them in any case. They find it
   // again, so that this changes no answer.
-  static constexpr size_t kMostRemembered = size_t{24} << 20, kRemembered = size_t{256} << 10;
+  static constexpr size_t kMostRemembered = size_t{8} << 20, kRemembered = size_t{128} << 10;
 
   // Throws FormsFull.
   void take(size_t bytes) {
