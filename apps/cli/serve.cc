@@ -17,7 +17,7 @@ namespace invar::cli {
 namespace {
 
 ToolFormat tool_format(const std::string& parser, const ChatTemplate& chat) {
-  return parser == "auto" ? tool_format_of(chat.source()) : tool_format_named(parser);
+  return parser == "auto" ? chat.tool_format() : tool_format_named(parser);
 }
 
 ThoughtFormat thought_format(const std::string& parser, const ChatTemplate& chat) {
@@ -238,6 +238,7 @@ class Served {
     read_embedding_sizes(options, model_);
     model_.normalizes_embeddings = read_model_config(options).pooling.is_normalized;
     model_.max_logprobs = flags.max_logprobs;
+    model_.clamps_length = flags.clamp_max_tokens;
     model_.shares_prefixes = flags.share_prefixes || flags.server.keys.client.size() < 2;
     open_chat(flags, options);
     model_.texts = receipt_texts(options, flags.template_file);
@@ -310,6 +311,9 @@ int run_serve(ServeFlags flags) {
   if (flags.names.empty())
     flags.names = {is_named ? options.model
                             : std::filesystem::path(options.model).filename().string()};
+  if (flags.names.front().find('*') != std::string::npos)
+    fail_usage("expected the first of --served-model-name as a name without *, found {}",
+               flags.names.front());
   const Tokenizer tokenizer = open_tokenizer(options);
   if (is_engine_process) run_engine_process(flags, tokenizer);
   const Served served(flags, options, tokenizer);

@@ -128,7 +128,11 @@ void add_limit_flags(CLI::App& command, ServeFlags& flags) {
 // How answers are made.
 void add_answer_flags(CLI::App& command, ServeFlags& flags) {
   command.add_option("--served-model-name", flags.names,
-                     "Names by which clients request the model");
+                     "Names by which clients request the model; in any but the first * stands for "
+                     "anything, as in claude-*");
+  command.add_flag("--clamp-max-tokens", flags.clamp_max_tokens,
+                   "max_tokens beyond the context means as many as fit, at every endpoint; "
+                   "/v1/messages and /v1/responses always do so");
   command
       .add_option("--tool-call-parser", flags.tool_parser,
                   "How the model writes tool calls: auto (from its template), hermes, llama3_json, "

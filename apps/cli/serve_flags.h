@@ -28,6 +28,7 @@ struct ServeFlags {
   std::string fair_by;  // empty: key with several keys
   bool share_prefixes = false;
   int replicas = 1, max_logprobs = 20;
+  bool clamp_max_tokens = false;
   double request_seconds = 0, target_tbt_ms = 200;
   std::pair<int, int> engine_files = {-1, -1};  // of an engine's process: socket, sign of life
   // Of one that is started again: what the first one had; 0: it is the first.

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "base/ends.h"
 #include "frontend/receipt.h"
 
 namespace invar {
@@ -33,7 +34,7 @@ std::string AnswerBuilder::take_thoughts(std::string decoded, bool is_last) {
   else if (is_last || !thoughts_->is_within())
     stops_of_thoughts_.finish(new_thought_);
   if (!new_thought_.empty() &&
-      (answer.turns.empty() || answer.turns.back().text != answer.text.size()))
+      (answer.turns.empty() || last_of(answer.turns).text != answer.text.size()))
     answer.turns.push_back({.text = answer.text.size(), .thought = answer.thought.size()});
   answer.thought += new_thought_;
   return text;

@@ -13,10 +13,10 @@
 namespace invar::anthropic {
 
 // The body of a chat completion that asks for the same as a body of /v1/messages. Throws UsageError
-// for what is not understood: blocks that are neither text nor thoughts nor calls and results of
-// tools, tools that the server would have to run, thoughts that the seal does not know (null:
-// none).
-json::Value chat_body_of(const json::Value& body, const ThoughtSeal* seal);
+// for what is not understood, such as images. Tools that a service would run and thoughts that the
+// seal did not sign (null: all) are left out with a warning.
+json::Value chat_body_of(const json::Value& body, const ThoughtSeal* seal,
+                         openai::RequestWarnings& warnings);
 
 // What a message holds, in order: thoughts, text, and calls of tools between it.
 class Blocks {

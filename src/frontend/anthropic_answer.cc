@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "base/ends.h"
 #include "base/error.h"
 #include "frontend/anthropic.h"
 
@@ -86,8 +87,8 @@ json::Value message_of(const openai::Request& request, const openai::Head& head,
 
 void Blocks::push(std::string_view thought, std::string_view piece) {
   if (!thought.empty()) {
-    if (blocks_.empty() || !blocks_.back().is_thought) blocks_.push_back({.is_thought = true});
-    blocks_.back().text += thought;
+    if (blocks_.empty() || !last_of(blocks_).is_thought) blocks_.push_back({.is_thought = true});
+    last_of(blocks_).text += thought;
   }
   std::vector<AnswerPiece> pieces;
   reader_.push(piece, pieces);
@@ -103,11 +104,12 @@ void Blocks::finish(bool is_cut) {
 void Blocks::add(const std::vector<AnswerPiece>& pieces) {
   using Kind = AnswerPiece::Kind;
   for (const AnswerPiece& piece : pieces) {
-    const bool is_in_text = !blocks_.empty() && !blocks_.back().call && !blocks_.back().is_thought;
+    const bool is_in_text =
+        !blocks_.empty() && !last_of(blocks_).call && !last_of(blocks_).is_thought;
     if (piece.kind == Kind::text && !is_in_text) blocks_.emplace_back();
     if (piece.kind == Kind::call)
       blocks_.push_back({.call = ToolCall{piece.text, ""}, .input = json::Object()});
-    Block& block = blocks_.back();
+    Block& block = last_of(blocks_);
     if (piece.kind == Kind::text) block.text += piece.text;
     if (piece.kind == Kind::arguments) block.call->arguments += piece.text;
     if (piece.kind != Kind::end) continue;

@@ -1,5 +1,9 @@
 #include <fmt/format.h>
 
+#include <optional>
+#include <utility>
+
+#include "base/ends.h"
 #include "base/error.h"
 #include "frontend/anthropic.h"
 #include "frontend/foreign_fields.h"
@@ -9,10 +13,10 @@ namespace invar::anthropic {
 namespace {
 
 using openai::ForeignField;
+using openai::RequestWarnings;
 
 constexpr ForeignField kRefused[] = {
     {"container", ""},
-    {"context_management", ""},
     {"mcp_servers", "[]"},
     {"n", "1", "a message is one answer"},
     {"logprobs", "false|0", "a message has none: ask /v1/chat/completions"},
@@ -33,132 +37,188 @@ std::string type_of(const json::Value& block) {
   return type && type->is_string() ? type->as_string() : "";
 }
 
-json::Value text_part(const json::Value& block) {
-  const json::Value& text = member(block, "text");
-  if (!text.is_string()) fail_usage("expected text in a block, found {}", text.type_name());
+std::string name_of(const json::Value& value) {
+  const json::Value* name = value.find("name");
+  return name && name->is_string() ? json::quoted(name->as_string()) : "";
+}
+
+json::Value text_part(const std::string& text) {
   return json::Object{{"type", "text"}, {"text", text}};
 }
 
-// Text, or blocks of it, as the content of a chat's message.
-json::Value text_content(const json::Value& content, const char* where) {
-  if (content.is_string()) return content;
-  if (!content.is_array())
-    fail_usage("expected {} as text or blocks, found {}", where, content.type_name());
-  json::Array parts;
-  for (const json::Value& block : content.as_array()) {
-    if (type_of(block) != "text")
-      fail_usage("expected blocks of type text in {}, found {}", where, json::excerpt(block));
-    parts.push_back(text_part(block));
+// The conversation of a body. What the server has no use for is left out with a warning.
+class Conversation {
+ public:
+  Conversation(const ThoughtSeal* seal, RequestWarnings& warnings)
+      : seal_(seal), warnings_(warnings) {}
+
+  json::Array messages_of(const json::Value& body) {
+    const json::Value* system = body.find("system");
+    if (system && !system->is_null())
+      messages_.push_back(
+          json::Object{{"role", "system"}, {"content", text_content(*system, "system")}});
+    const json::Value* given = body.find("messages");
+    if (!given || !given->is_array())
+      fail_usage("expected \"messages\" as a list, found {}", given ? given->type_name() : "none");
+    if (given->as_array().empty()) fail_usage("expected at least one message, found none");
+    for (const json::Value& message : given->as_array()) add_message(message);
+    if (messages_.empty()) fail_usage("expected a message with text, found none");
+    return std::move(messages_);
   }
-  if (parts.empty()) return "";
-  return parts.size() == 1 ? *parts[0].find("text") : json::Value(std::move(parts));
-}
 
-// The thought of a block of type thinking, as the server signed it.
-std::string thought_of(const json::Value& block, const ThoughtSeal* seal) {
-  const json::Value &thought = member(block, "thinking"), &signature = member(block, "signature");
-  if (!thought.is_string() || !signature.is_string())
-    fail_usage("expected thinking and signature as texts, found {}", json::excerpt(block));
-  if (!seal) fail_usage("expected no blocks of type thinking, since nobody knows their signatures");
-  seal->check(thought.as_string(), signature.as_string());
-  return thought.as_string();
-}
-
-// Thoughts, texts and calls: what the model wrote, so nothing stands between the texts.
-json::Value assistant_message(const json::Array& blocks, const ThoughtSeal* seal) {
-  std::string text, thought;
-  json::Array calls;
-  for (const json::Value& block : blocks) {
+ private:
+  // The text of a block that is one, or stands for one.
+  std::optional<std::string> text_of(const json::Value& block) const {
     const std::string type = type_of(block);
-    if (type == "text") {
-      text += text_part(block).find("text")->as_string();
-    } else if (type == "thinking") {
-      thought += thought_of(block, seal);
-    } else if (type == "tool_use") {
-      calls.push_back(json::Object{
-          {"id", member(block, "id")},
-          {"type", "function"},
-          {"function", json::Object{{"name", member(block, "name")},
-                                    {"arguments", json::dump(member(block, "input"))}}}});
-    } else {
-      fail_usage("expected blocks of type thinking, text or tool_use from the assistant, found {}",
-                 json::excerpt(block));
-    }
+    if (type == "tool_reference") return "The tool " + name_in(block, "tool_name") + " is loaded.";
+    const json::Value* source = type == "document" ? block.find("source") : nullptr;
+    if (type != "text" && (!source || type_of(*source) != "text")) return std::nullopt;
+    const json::Value& text = source ? member(*source, "data") : member(block, "text");
+    if (!text.is_string()) fail_usage("expected text in a block, found {}", text.type_name());
+    return text.as_string();
   }
-  json::Value message = json::Object{{"role", "assistant"}, {"content", text}};
-  if (!thought.empty()) message.set("reasoning_content", thought);
-  if (!calls.empty()) message.set("tool_calls", std::move(calls));
-  return message;
-}
 
-// A user's blocks: each result of a tool is a message of its own, texts between them another.
-void add_user_blocks(const json::Array& blocks, json::Array& messages) {
-  json::Array texts;
-  const auto flush = [&] {
-    if (texts.empty()) return;
-    messages.push_back(json::Object{{"role", "user"},
-                                    {"content", text_content(std::exchange(texts, {}), "text")}});
-  };
-  for (const json::Value& block : blocks) {
-    const std::string type = type_of(block);
-    if (type == "text") {
-      texts.push_back(block);
-    } else if (type == "tool_result") {
-      flush();
-      const json::Value* content = block.find("content");
-      messages.push_back(json::Object{
-          {"role", "tool"},
-          {"tool_call_id", member(block, "tool_use_id")},
-          {"content", content && !content->is_null() ? text_content(*content, "a tool_result")
-                                                     : json::Value("")}});
-    } else {
-      fail_usage("expected blocks of type text or tool_result from the user, found {}",
-                 json::excerpt(block));
-    }
+  static std::string name_in(const json::Value& block, const char* key) {
+    const json::Value& name = member(block, key);
+    if (!name.is_string()) fail_usage("expected {} as a text, found {}", key, name.type_name());
+    return name.as_string();
   }
-  flush();
-}
 
-void add_message(const json::Value& message, const ThoughtSeal* seal, json::Array& messages) {
-  const json::Value& role = member(message, "role");
-  const json::Value& content = member(message, "content");
-  const bool is_user = role == json::Value("user");
-  if (!is_user && role != json::Value("assistant"))
-    fail_usage("expected the role of a message as user or assistant, found {}",
-               json::excerpt(role));
-  if (!content.is_string() && !content.is_array())
-    fail_usage("expected the content of a message as text or blocks, found {}",
-               content.type_name());
-  if (content.is_string())
-    messages.push_back(json::Object{{"role", role}, {"content", content}});
-  else if (is_user)
-    add_user_blocks(content.as_array(), messages);
-  else
-    messages.push_back(assistant_message(content.as_array(), seal));
-}
+  // Text, or blocks of it, as the content of a chat's message.
+  json::Value text_content(const json::Value& content, const char* where) const {
+    if (content.is_string()) return content;
+    if (!content.is_array())
+      fail_usage("expected {} as text or blocks, found {}", where, content.type_name());
+    json::Array parts;
+    for (const json::Value& block : content.as_array()) {
+      const auto text = text_of(block);
+      if (!text)
+        fail_usage("expected blocks of type text in {}, found {}", where, json::excerpt(block));
+      parts.push_back(text_part(*text));
+    }
+    if (parts.empty()) return "";
+    return parts.size() == 1 ? member(first_of(parts), "text") : json::Value(std::move(parts));
+  }
 
-json::Array messages_of(const json::Value& body, const ThoughtSeal* seal) {
-  json::Array messages;
-  const json::Value* system = body.find("system");
-  if (system && !system->is_null())
-    messages.push_back(
-        json::Object{{"role", "system"}, {"content", text_content(*system, "system")}});
-  const json::Value* given = body.find("messages");
-  if (!given || !given->is_array())
-    fail_usage("expected \"messages\" as a list, found {}", given ? given->type_name() : "none");
-  if (given->as_array().empty()) fail_usage("expected at least one message, found none");
-  for (const json::Value& message : given->as_array()) add_message(message, seal, messages);
-  return messages;
-}
+  // The thought of a block of type thinking, where the server signed it.
+  std::string thought_of(const json::Value& block) {
+    const json::Value& thought = member(block, "thinking");
+    const json::Value* signature = block.find("signature");
+    if (!thought.is_string() || (signature && !signature->is_string() && !signature->is_null()))
+      fail_usage("expected thinking and signature as texts, found {}", json::excerpt(block));
+    if (seal_ && signature && signature->is_string() &&
+        seal_->signs(thought.as_string(), signature->as_string()))
+      return thought.as_string();
+    warnings_.add("a thinking block is left out: its signature is not this server's");
+    return "";
+  }
 
-json::Array tools_of(const json::Value& tools) {
+  // What a service ran for the model, or closed, is nothing that a template shows.
+  bool is_left_out(const std::string& type) {
+    const bool is_run = type == "server_tool_use" || type.ends_with("_tool_result");
+    if (!is_run && type != "redacted_thinking") return false;
+    warnings_.add("blocks of type " + type + " are left out");
+    return true;
+  }
+
+  // Thoughts, texts and calls: what the model wrote, so nothing stands between the texts.
+  json::Value assistant_message(const json::Array& blocks) {
+    std::string text, thought;
+    json::Array calls;
+    for (const json::Value& block : blocks) {
+      const std::string type = type_of(block);
+      if (type == "text") {
+        text += *text_of(block);
+      } else if (type == "thinking") {
+        thought += thought_of(block);
+      } else if (type == "tool_use") {
+        calls.push_back(json::Object{
+            {"id", member(block, "id")},
+            {"type", "function"},
+            {"function", json::Object{{"name", member(block, "name")},
+                                      {"arguments", json::dump(member(block, "input"))}}}});
+      } else if (!is_left_out(type)) {
+        fail_usage(
+            "expected blocks of type thinking, text or tool_use from the assistant, found {}",
+            json::excerpt(block));
+      }
+    }
+    json::Value message = json::Object{{"role", "assistant"}, {"content", text}};
+    if (!thought.empty()) message.set("reasoning_content", thought);
+    if (!calls.empty()) message.set("tool_calls", std::move(calls));
+    return message;
+  }
+
+  // A user's blocks: each result of a tool is a message of its own, texts between them another.
+  void add_user_blocks(const json::Array& blocks) {
+    if (blocks.empty()) fail_usage("expected at least one block in a user's message, found none");
+    json::Array texts;
+    const auto flush = [&] {
+      if (texts.empty()) return;
+      messages_.push_back(json::Object{
+          {"role", "user"}, {"content", text_content(std::exchange(texts, {}), "text")}});
+    };
+    for (const json::Value& block : blocks) {
+      const std::string type = type_of(block);
+      if (type == "tool_result") {
+        flush();
+        add_result(block);
+      } else if (text_of(block)) {
+        texts.push_back(block);
+      } else if (!is_left_out(type)) {
+        fail_usage("expected blocks of type text or tool_result from the user, found {}",
+                   json::excerpt(block));
+      }
+    }
+    flush();
+  }
+
+  void add_result(const json::Value& block) {
+    const json::Value* content = block.find("content");
+    messages_.push_back(json::Object{
+        {"role", "tool"},
+        {"tool_call_id", member(block, "tool_use_id")},
+        {"content", content && !content->is_null() ? text_content(*content, "a tool_result")
+                                                   : json::Value("")}});
+  }
+
+  void add_message(const json::Value& message) {
+    const json::Value& role = member(message, "role");
+    const json::Value& content = member(message, "content");
+    const bool is_user = role == json::Value("user");
+    const bool is_system = role == json::Value("system");
+    if (!is_user && !is_system && role != json::Value("assistant"))
+      fail_usage("expected the role of a message as user, assistant or system, found {}",
+                 json::excerpt(role));
+    if (!content.is_string() && !content.is_array())
+      fail_usage("expected the content of a message as text or blocks, found {}",
+                 content.type_name());
+    if (content.is_string() || is_system)
+      messages_.push_back(
+          json::Object{{"role", role}, {"content", text_content(content, "a message")}});
+    else if (is_user)
+      add_user_blocks(content.as_array());
+    else
+      messages_.push_back(assistant_message(content.as_array()));
+  }
+
+  const ThoughtSeal* seal_;
+  RequestWarnings& warnings_;
+  json::Array messages_;
+};
+
+// Tools that a service would run, or whose schemas it alone knows, are left out.
+json::Array tools_of(const json::Value& tools, RequestWarnings& warnings) {
   if (!tools.is_array()) fail_usage("expected tools as a list, found {}", tools.type_name());
   json::Array all;
   for (const json::Value& tool : tools.as_array()) {
     const std::string type = type_of(tool);
-    if (!tool.is_object() || !(type.empty() || type == "custom"))
-      fail_usage("expected tools with a name and an input_schema, which the client runs, found {}",
-                 json::excerpt(tool));
+    if (!tool.is_object())
+      fail_usage("expected tools with a name and an input_schema, found {}", json::excerpt(tool));
+    if (!type.empty() && type != "custom") {
+      warnings.add(fmt::format("the tool {} of type {} is left out", name_of(tool), type));
+      continue;
+    }
     json::Value function = json::Object{{"name", member(tool, "name")}};
     if (const json::Value* text = tool.find("description"); text && !text->is_null())
       function.set("description", *text);
@@ -197,20 +257,35 @@ json::Value format_of(const json::Value& format) {
                       {"json_schema", json::Object{{"schema", member(format, "schema")}}}};
 }
 
-void set_output(const json::Value& config, json::Value& chat) {
+void set_output(const json::Value& config, json::Value& chat, RequestWarnings& warnings) {
   for (const auto& [key, value] : config.as_object()) {
     if (value.is_null()) continue;
-    if (key != "format" && key != "effort")
-      fail_usage("expected format and effort in output_config, found {}", json::quoted(key));
     if (key == "format")
       chat.set("response_format", format_of(value));
-    else
+    else if (key == "effort")
       chat.set("reasoning_effort", value);
+    else
+      warnings.add(fmt::format("{} of output_config is ignored", json::quoted(key)));
+  }
+}
+
+// Edits that keep everything are none; the server makes no others.
+void check_edits(const json::Value& management, RequestWarnings& warnings) {
+  const json::Value* edits = management.find("edits");
+  if (!management.is_object() || (edits && !edits->is_array() && !edits->is_null()))
+    fail_usage("expected context_management with a list of edits, found {}",
+               json::excerpt(management));
+  for (const json::Value& edit : edits && edits->is_array() ? edits->as_array() : json::Array()) {
+    const json::Value* keep = edit.find("keep");
+    if (keep && *keep == json::Value("all")) continue;
+    warnings.add(
+        fmt::format("the edit {} of context_management is not made", json::quoted(type_of(edit))));
   }
 }
 
 // A field that a chat completion names otherwise or does not have. False: it has the same.
-bool translate(const std::string& key, const json::Value& value, json::Value& chat) {
+bool translate(const std::string& key, const json::Value& value, json::Value& chat,
+               RequestWarnings& warnings) {
   if (key == "messages" || key == "system" || key == "metadata" || key == "service_tier" ||
       key == "cache_control" || find_field(kRefused, key))
     return true;
@@ -219,13 +294,15 @@ bool translate(const std::string& key, const json::Value& value, json::Value& ch
   else if (key == "tools" && value.is_array() && value.as_array().empty())
     return true;
   else if (key == "tools")
-    chat.set(key, tools_of(value));
+    chat.set(key, tools_of(value, warnings));
+  else if (key == "context_management")
+    check_edits(value, warnings);
   else if (key == "tool_choice")
     set_choice(value, chat);
   else if (key == "output_format")
     chat.set("response_format", format_of(value));
   else if (key == "output_config" && value.is_object())
-    set_output(value, chat);
+    set_output(value, chat, warnings);
   else if (key == "output_config")
     fail_usage("the field {} is not supported: found {}", json::quoted(key), json::excerpt(value));
   else
@@ -235,19 +312,20 @@ bool translate(const std::string& key, const json::Value& value, json::Value& ch
 
 }  // namespace
 
-json::Value chat_body_of(const json::Value& body, const ThoughtSeal* seal) {
+json::Value chat_body_of(const json::Value& body, const ThoughtSeal* seal,
+                         RequestWarnings& warnings) {
   if (!body.is_object()) fail_usage("expected an object, found {}", body.type_name());
   refuse_fields(body, kRefused);
   const json::Value* most = body.find("max_tokens");
   if (!most || most->is_null()) fail_usage("expected \"max_tokens\" in the body");
-  json::Array messages = messages_of(body, seal);
-  const json::Value& last = messages.back();
-  const bool goes_on = *last.find("role") == json::Value("assistant");
+  json::Array messages = Conversation(seal, warnings).messages_of(body);
+  const json::Value& last = last_of(messages);
+  const bool goes_on = member(last, "role") == json::Value("assistant");
   if (goes_on && last.find("tool_calls"))
     fail_usage("expected the results of the last message's calls behind it, found none");
   json::Value chat = json::Object{{"messages", std::move(messages)}};
   for (const auto& [key, value] : body.as_object())
-    if (!value.is_null() && !translate(key, value, chat)) chat.set(key, value);
+    if (!value.is_null() && !translate(key, value, chat, warnings)) chat.set(key, value);
   if (goes_on) chat.set("continue_final_message", true);
   return chat;
 }

@@ -29,25 +29,70 @@ class JsonObject final : public ArgumentReader {
   BracketScan scan_;
 };
 
-// What the tool's schema says of the parameter, or null.
-const json::Value* schema_of(const json::Value& tools, std::string_view function,
-                             std::string_view parameter) {
-  if (!tools.is_array()) return nullptr;
-  for (const json::Value& tool : tools.as_array()) {
-    const json::Value* of = tool.find("function");
-    const json::Value* name = of ? of->find("name") : nullptr;
-    if (!name || *name != json::Value(function)) continue;
-    const json::Value* parameters = of->find("parameters");
-    const json::Value* properties = parameters ? parameters->find("properties") : nullptr;
-    return properties ? properties->find(parameter) : nullptr;
+// The schema of the function's parameters.
+const json::Value* parameters_of(const json::Value& tools, std::string_view function) {
+  for (const json::Value& tool : tools.is_array() ? tools.as_array() : json::Array()) {
+    const json::Value* made = tool.find("function");
+    const json::Value* name = made ? made->find("name") : nullptr;
+    if (name && *name == json::Value(function)) return made->find("parameters");
   }
   return nullptr;
 }
 
-bool may_be_other_than_text(const json::Value* schema) {
-  if (!schema) return false;
-  const json::Value* type = schema->find("type");
-  return !type || !type->is_string() || type->as_string() != "string";
+// What "#/a/b" names within `root`.
+const json::Value* referred(const json::Value& root, std::string_view pointer) {
+  const json::Value* found = pointer.starts_with('#') ? &root : nullptr;
+  while (found && pointer.find('/') != pointer.npos) {
+    pointer.remove_prefix(pointer.find('/') + 1);
+    found = found->find(pointer.substr(0, pointer.find('/')));
+  }
+  return found;
+}
+
+// What a value may be.
+struct Kinds {
+  bool text = false, null = false;
+};
+
+Kinds kinds_of(const json::Value* schema, const json::Value& root, int depth = 0) {
+  constexpr int kMostNested = 16;
+  Kinds kinds;
+  if (!schema || depth > kMostNested) return kinds;
+  const auto add = [&](const Kinds& more) {
+    kinds.text |= more.text;
+    kinds.null |= more.null;
+  };
+  const auto each = [&](const char* name, auto take) {
+    const json::Value* all = schema->find(name);
+    for (const json::Value& one : all && all->is_array() ? all->as_array() : json::Array())
+      take(one);
+  };
+  const auto name_type = [&](const json::Value& type) {
+    add({.text = type == json::Value("string"), .null = type == json::Value("null")});
+  };
+  const auto name_value = [&](const json::Value& value) {
+    add({.text = value.is_string(), .null = value.is_null()});
+  };
+  if (const json::Value* type = schema->find("type")) {
+    name_type(*type);
+    each("type", name_type);
+    return kinds;
+  }
+  if (const json::Value* value = schema->find("const")) name_value(*value);
+  each("enum", name_value);
+  for (const char* name : {"anyOf", "oneOf", "allOf"})
+    each(name, [&](const json::Value& one) { add(kinds_of(&one, root, depth + 1)); });
+  if (const json::Value* ref = schema->find("$ref"); ref && ref->is_string())
+    add(kinds_of(referred(root, ref->as_string()), root, depth + 1));
+  return kinds;
+}
+
+Kinds kinds_of_parameter(const json::Value& tools, std::string_view function,
+                         std::string_view parameter) {
+  const json::Value* parameters = parameters_of(tools, function);
+  const json::Value* properties = parameters ? parameters->find("properties") : nullptr;
+  const json::Value* schema = properties ? properties->find(parameter) : nullptr;
+  return schema ? kinds_of(schema, *parameters) : Kinds{.text = true};
 }
 
 // A value that need not be a text.
@@ -87,19 +132,22 @@ class Parameters final : public ArgumentReader {
     if (end == text.npos) return text.size() >= kMostOfName && (over_ = true);
     key_ = text.substr(kParameter.size(), end - kParameter.size());
     text.remove_prefix(end + 1);
-    is_text_ = !may_be_other_than_text(schema_of(tools_, name_, key_));
+    const Kinds kinds = kinds_of_parameter(tools_, name_, key_);
+    is_text_ = kinds.text;
+    may_be_null_ = kinds.text && kinds.null;
     within_ = at_front_ = true;
     is_new_ = keys_.insert(key_).second;
     if (!is_new_) return true;
     json += keys_.size() == 1 ? "{" : ", ";
     json::append_quoted(json, key_);
-    json += is_text_ ? ": \"" : ": ";
+    json += is_text_ && !may_be_null_ ? ": \"" : ": ";
     return true;
   }
 
   // What there is of a value; false: more is needed. A parameter that comes again is not shown.
   bool read_value(std::string_view& text, std::string& json) {
     if (text.empty()) return false;
+    if (may_be_null_ && !settle_null(text, json)) return false;
     if (at_front_ && is_text_ && text.starts_with('\n')) text.remove_prefix(1);
     if (is_text_) at_front_ = false;
     const size_t end = text.find(kEndParameter, looked_);
@@ -123,11 +171,31 @@ class Parameters final : public ArgumentReader {
     return !within_;
   }
 
+  // Whether a value that may be a text or null is known to be one of them.
+  bool settle_null(std::string_view text, std::string& json) {
+    constexpr std::string_view kNull = "null", kWhole = "\nnull\n</parameter>";
+    const size_t begin = text.starts_with('\n') ? 0 : 1;
+    const std::string_view front = kWhole.substr(begin, text.size());
+    const bool goes_on = text.size() < kWhole.size() - begin && text == front;
+    const size_t end = text.find(kEndParameter);
+    const std::string_view value = text.substr(0, std::min(end, text.size()));
+    const size_t at = value.find_first_not_of(kGaps);
+    const bool is_null = end != text.npos && at != value.npos &&
+                         value.substr(at, kNull.size()) == kNull &&
+                         value.find_first_not_of(kGaps, at + kNull.size()) == value.npos;
+    if (goes_on && !is_null) return false;
+    may_be_null_ = false;
+    is_text_ = !is_null;
+    if (is_text_ && is_new_) json += '"';
+    return true;
+  }
+
   std::string name_, key_;
   const json::Value& tools_;
   std::set<std::string> keys_;
   size_t looked_ = 0;  // bytes of a value that comes as a whole in which its end does not begin
   bool within_ = false, at_front_ = false, is_text_ = false, is_new_ = false;
+  bool may_be_null_ = false;  // or a text, which nobody knows yet
 };
 
 }  // namespace

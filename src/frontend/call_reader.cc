@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "base/ends.h"
 #include "frontend/thoughts.h"
 
 namespace invar {
@@ -21,7 +22,7 @@ void add_pieces(const std::vector<AnswerPiece>& pieces, std::string& content,
   for (const AnswerPiece& piece : pieces) {
     if (piece.kind == Kind::text) content += piece.text;
     if (piece.kind == Kind::call) calls.push_back({piece.text, ""});
-    if (piece.kind == Kind::arguments) calls.back().arguments += piece.text;
+    if (piece.kind == Kind::arguments) last_of(calls).arguments += piece.text;
   }
 }
 
@@ -52,11 +53,18 @@ void ToolCallReader::push(std::string_view text, Pieces& pieces) {
 }
 
 bool ToolCallReader::read_text(Pieces& pieces) {
-  const std::string_view open = opening_mark(format_);
+  const std::string_view open = opening_mark(format_), bare = unwrapped_mark(format_);
   const std::string_view text = held();
   const size_t at = open.empty() ? text.npos : text.find(open);
-  const size_t end = at == text.npos ? text.size() - beginning_of(open, text) : at;
+  const size_t unwrapped = bare.empty() ? text.npos : text.substr(0, at).find(bare);
+  const size_t held = std::max(open.empty() ? 0 : beginning_of(open, text),
+                               bare.empty() ? 0 : beginning_of(bare, text));
+  const size_t end = std::min({at, unwrapped, text.size() - held});
   say(take(end), pieces);
+  if (unwrapped != text.npos) {
+    at_ = At::head;
+    return true;
+  }
   if (at == text.npos) return false;
   take(open.size());
   mark_ = open;
@@ -116,13 +124,10 @@ bool ToolCallReader::read_tail(Pieces&) {
     if (end) leave(tail.ends);
     return end > 0;
   }
-  const std::string_view text = held();
-  const size_t at = text.find(tail.mark);
-  if (at == text.npos) {
-    take(text.size() - beginning_of(tail.mark, text));
-    return false;
-  }
-  take(at + tail.mark.size());
+  // A call that is not closed swallows nothing: what can be no part of its end is text.
+  take(std::min(held().find_first_not_of(" \t\r\n}]`"), held().size()));
+  if (held().size() < tail.mark.size() && tail.mark.starts_with(held())) return false;
+  if (held().starts_with(tail.mark)) take(tail.mark.size());
   leave(tail.ends);
   return true;
 }
@@ -151,17 +156,23 @@ void ToolCallReader::finish(Pieces& pieces, bool is_cut) {
 void ToolCallReader::begin(const std::string& name, Pieces& pieces) {
   called_ = true;
   mark_.clear();
+  gap_.clear();
   pieces.push_back({Kind::call, name});
 }
 
+// What stands between calls, or behind the last one, and is blank is no text.
 void ToolCallReader::say(std::string_view text, Pieces& pieces) {
-  add(Kind::text, text, pieces);
+  if (called_ && text.find_first_not_of(" \t\r\n") == text.npos) {
+    gap_ += text;
+    return;
+  }
+  add(Kind::text, std::exchange(gap_, {}) + std::string(text), pieces);
 }
 
 void ToolCallReader::add(AnswerPiece::Kind kind, std::string_view text, Pieces& pieces) {
   if (text.empty() && kind != Kind::end) return;
-  if (kind != Kind::end && !pieces.empty() && pieces.back().kind == kind)
-    pieces.back().text += text;
+  if (kind != Kind::end && !pieces.empty() && last_of(pieces).kind == kind)
+    last_of(pieces).text += text;
   else
     pieces.push_back({kind, std::string(text)});
 }

@@ -67,6 +67,7 @@ class ToolCallReader {
   size_t taken_ = 0;  // bytes of it, which go when a piece has been read
   FrontSearch search_;
   std::string mark_;  // behind which no call has come yet
+  std::string gap_;   // blank text behind a call, which is none unless more follows
   std::unique_ptr<ArgumentReader> arguments_;
   BracketScan scan_;
   bool called_ = false, ends_ = false;  // a call came; nothing comes behind this one

@@ -2,6 +2,7 @@
 
 #include <filesystem>
 
+#include "base/ends.h"
 #include "base/error.h"
 #include "base/input_file.h"
 
@@ -25,58 +26,6 @@ void read_special_tokens(const json::Value& config, jinja::Variables& tokens) {
   }
 }
 
-// Content of parts as one text. What is no text part is refused.
-json::Value joined_parts(const json::Array& parts) {
-  std::string text;
-  for (const json::Value& part : parts) {
-    const json::Value* type = part.find("type");
-    const json::Value* piece = part.find("text");
-    if (!type || !type->is_string() || type->as_string() != "text" || !piece || !piece->is_string())
-      fail_usage("expected parts of type \"text\" in a message's content, found {}",
-                 json::excerpt(part));
-    if (&part != &parts.front()) text += '\n';
-    text += piece->as_string();
-  }
-  return text;
-}
-
-// Clients send the arguments of a call as JSON in a string, templates expect the object.
-void read_arguments(json::Value& call) {
-  if (!call.is_object()) return;
-  for (auto& [key, value] : call.as_object()) {
-    if (key == "function") read_arguments(value);
-    if (key != "arguments" || !value.is_string()) continue;
-    try {
-      json::Value arguments = json::parse(value.as_string(), "arguments");
-      if (arguments.is_object()) value = std::move(arguments);
-    } catch (const Error&) {  // a model may have written anything: it stays a text
-    }
-  }
-}
-
-json::Array checked_messages(const json::Value& source, bool takes_parts) {
-  if (!source.is_array())
-    fail_usage("expected \"messages\" as an array, found {}", source.type_name());
-  json::Array messages = source.as_array();
-  if (messages.empty()) fail_usage("expected at least one message, found none");
-  for (size_t i = 0; i < messages.size(); ++i) {
-    const json::Value* role = messages[i].find("role");
-    if (!role || !role->is_string())
-      fail_usage("expected an object with a \"role\" as message {}, found {}", i,
-                 json::excerpt(messages[i]));
-    for (auto& [key, value] : messages[i].as_object()) {
-      if (key == "content" && !value.is_string() && !value.is_array() && !value.is_null())
-        fail_usage("expected the content of message {} as a text or parts, found {}", i,
-                   value.type_name());
-      if (key == "content" && value.is_array() && !takes_parts)
-        value = joined_parts(value.as_array());
-      if (key == "tool_calls" && value.is_array())
-        for (json::Value& call : value.as_array()) read_arguments(call);
-    }
-  }
-  return messages;
-}
-
 // Stands at the end of the last message's content, where the text is cut. The space behind it is
 // gone where the template trims contents.
 constexpr std::string_view kEndOfMessage = "<<<the end of the final message>>> ";
@@ -86,7 +35,7 @@ void mark_end(json::Value& message) {
   for (auto& [key, value] : message.as_object())
     if (key == "content") text = &value;
   if (text && text->is_array() && !text->as_array().empty()) {
-    json::Value& part = text->as_array().back();
+    json::Value& part = last_of(text->as_array());
     text = nullptr;
     if (part.is_object())
       for (auto& [key, value] : part.as_object())
@@ -106,23 +55,6 @@ std::string cut_at_mark(const std::string& text) {
   const bool trims = text.compare(at, kEndOfMessage.size(), kEndOfMessage) != 0;
   const std::string kept = text.substr(0, at);
   return trims ? kept.substr(0, kept.find_last_not_of(" \t\r\n") + 1) : kept;
-}
-
-// Whether a template prints the text of a part, and not the part as Python shows it.
-bool reads_parts(const jinja::Template& program, jinja::Variables variables) {
-  const json::Value messages = json::parse(
-      R"([{"role": "user", "content": [{"type": "text", "text": "probe"}]}])", "the probe");
-  variables.emplace_back("messages", jinja::Value::from_json(messages));
-  variables.emplace_back("tools", nullptr);
-  variables.emplace_back("add_generation_prompt", true);
-  try {
-    const std::string text =
-        program.render(variables, {.clock = [] { return std::tm{.tm_mday = 1}; }});
-    return text.find("probe") != text.npos && text.find("'type'") == text.npos &&
-           text.find("\"type\"") == text.npos;
-  } catch (const Error&) {
-    return false;
-  }
 }
 
 }  // namespace
@@ -156,8 +88,8 @@ ChatTemplate ChatTemplate::from_texts(const ChatTemplateTexts& texts, const std:
   const json::Value* source = config.find("chat_template");
   const auto add = [&](const std::string& variant, const std::string& text, std::string where) {
     jinja::Template program(text, std::move(where));
-    const bool takes_parts = reads_parts(program, chat.special_tokens_);
-    chat.templates_.push_back({variant, text, std::move(program), takes_parts});
+    const TemplateTraits traits = traits_of(program, text, chat.special_tokens_);
+    chat.templates_.push_back({variant, text, std::move(program), traits});
   };
   chat.where_ = config_name;
   if (!texts.chat_template_jinja.empty()) {
@@ -192,11 +124,29 @@ const ChatTemplate::Named& ChatTemplate::choose(bool has_tools) const {
   return *chosen;
 }
 
+ToolFormat ChatTemplate::tool_format() const {
+  const Named& chosen = choose(true);
+  const bool is_generic = !chosen.traits.has_format && !chosen.traits.shows_tools;
+  return is_generic ? ToolFormat::tagged : tool_format_of(chosen.source);
+}
+
+const ChatTemplate::Named& ChatTemplate::chosen_for(const Conversation& conversation) const {
+  const json::Value& tools = conversation.tools;
+  return choose(tools.is_array() && !tools.as_array().empty());
+}
+
+NormalConversation ChatTemplate::normal(const Conversation& conversation) const {
+  return normal_form(conversation.messages, conversation.tools, chosen_for(conversation).traits);
+}
+
 std::string ChatTemplate::render(const Conversation& conversation,
                                  const std::function<std::tm()>& clock) const {
-  if (!conversation.tools.is_null() && !conversation.tools.is_array())
-    fail_usage("expected \"tools\" as an array, found {}", conversation.tools.type_name());
-  const Named& chosen = choose(conversation.tools.is_array());
+  return render(conversation, normal(conversation), clock);
+}
+
+std::string ChatTemplate::render(const Conversation& conversation, NormalConversation normal,
+                                 const std::function<std::tm()>& clock) const {
+  const Named& chosen = chosen_for(conversation);
   jinja::Variables variables = special_tokens_;
   const auto set = [&](const std::string& name, jinja::Value value) {
     std::erase_if(variables, [&](const auto& variable) { return variable.first == name; });
@@ -204,10 +154,10 @@ std::string ChatTemplate::render(const Conversation& conversation,
   };
   for (const auto& [name, value] : conversation.variables)
     set(name, jinja::Value::from_json(value));
-  json::Array messages = checked_messages(conversation.messages, chosen.takes_parts);
-  if (conversation.continue_final_message) mark_end(messages.back());
-  set("messages", jinja::Value::from_json(std::move(messages)));
-  set("tools", jinja::Value::from_json(conversation.tools));
+  if (conversation.continue_final_message) mark_end(last_of(normal.messages));
+  set("messages", jinja::Value::from_json(std::move(normal.messages)));
+  const bool is_list = normal.tools.is_null() && chosen.traits.lists_no_tools;
+  set("tools", is_list ? jinja::Value::list({}) : jinja::Value::from_json(normal.tools));
   set("documents", nullptr);
   set("add_generation_prompt", conversation.add_generation_prompt);
   std::string text = chosen.program.render(variables, {.clock = clock});

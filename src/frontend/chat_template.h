@@ -14,6 +14,8 @@
 
 #include "base/json.h"
 #include "frontend/jinja/template.h"
+#include "frontend/normal_conversation.h"
+#include "frontend/tool_calls.h"
 
 namespace invar {
 
@@ -42,19 +44,29 @@ class ChatTemplate {
 
   // The text of the template for conversations with tools.
   const std::string& source() const { return choose(true).source; }
+  // Of the same template.
+  const TemplateTraits& traits() const { return choose(true).traits; }
+  // How answers write calls: as the template asks, or as the generic form of tools does.
+  ToolFormat tool_format() const;
+  // The form of the conversation that the template is given. Throws UsageError for what is no
+  // conversation.
+  NormalConversation normal(const Conversation& conversation) const;
   // `clock` is what the template's strftime_now shows. Throws UsageError for what is no
-  // conversation and for what the template refuses.
+  // conversation and for what the template refuses. `normal`: of this conversation.
   std::string render(const Conversation& conversation, const std::function<std::tm()>& clock) const;
+  std::string render(const Conversation& conversation, NormalConversation normal,
+                     const std::function<std::tm()>& clock) const;
 
  private:
   struct Named {
     std::string name;
     std::string source;
     jinja::Template program;
-    bool takes_parts = false;  // reads content that is a list of parts
+    TemplateTraits traits;
   };
   ChatTemplate() = default;
   const Named& choose(bool has_tools) const;
+  const Named& chosen_for(const Conversation& conversation) const;
 
   std::string where_;
   std::vector<Named> templates_;

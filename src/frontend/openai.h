@@ -16,6 +16,7 @@
 #include "frontend/body_pieces.h"
 #include "frontend/chat_template.h"
 #include "frontend/constraint_compiler.h"
+#include "frontend/request_warnings.h"
 #include "frontend/thought_seal.h"
 #include "frontend/thought_settings.h"
 #include "frontend/tool_calls.h"
@@ -40,7 +41,9 @@ struct Context {
   const json::Array* earlier = nullptr;  // items of the response that the request goes on from
   // False: the prompts of chats are known from elsewhere and stay empty.
   bool renders = true;
+  bool shows_conversation = false;     // in Request::conversation
   int32_t max_logprobs = 1024;         // of a position: what a request may ask for
+  bool clamps_length = false;          // an answer longer than the context fits; agents' always
   size_t max_prompt_bytes = SIZE_MAX;  // a longer text has more tokens than any prompt may have
   bool ignores_unknown = false;        // as servers do; else a field that is not known is refused
 };
@@ -53,11 +56,13 @@ struct Request {
   std::vector<Prompt> prompts;         // one or more
   bool add_special_tokens = true;      // to prompts of text
   int32_t truncate_prompt_tokens = 0;  // the last so many of each are taken; 0: all, -1: what fits
-  invar::Request base;       // of every answer, but for its prompt and choice: see `answer`
-  bool has_seed = false;     // else base.params.seed is the default
-  bool has_length = false;   // else base.params.max_tokens is the default: see settle_length
-  bool prompt_only = false;  // the answer's tokens are computed and not shown
+  invar::Request base;         // of every answer, but for its prompt and choice: see `answer`
+  bool has_seed = false;       // else base.params.seed is the default
+  bool has_length = false;     // else base.params.max_tokens is the default: see settle_length
+  bool clamps_length = false;  // a longer one than the context is one that fits
+  bool prompt_only = false;    // the answer's tokens are computed and not shown
   std::vector<std::string> ignored;  // fields that are not known (Context::ignores_unknown)
+  RequestWarnings warnings;          // what else is not done
 
   // How the answer is shown.
   Shared<std::vector<int32_t>>
@@ -77,6 +82,9 @@ struct Request {
   json::Value grammar;                // what the answer is held to, for ConstraintCompiler; or null
   std::string form_field;             // which asks for it: "response_format"
   const ThoughtSeal* seal = nullptr;  // of thoughts that are shown
+  // Where it is to be shown: the prompt, the messages and tools that the chat template was given,
+  // and what was changed to make them (normal_form).
+  json::Value conversation;
   bool summary = false, sealed = false;  // of a response: shows them as a summary, and closed
   // Of /v1/responses, which repeats them.
   json::Value asked_tools, asked_choice, asked_previous;
@@ -110,9 +118,9 @@ Request parse_request(const json::Value& body, Endpoint endpoint, const Context&
 std::vector<int32_t> tokens_of(const Request& request, const Prompt& prompt,
                                const Tokenizer& tokenizer, int32_t longest);
 
-// Where the request does not say how long its answers may be: the default, or what the longest of
-// its prompts leaves of the context if that is less. From then on the request says it, so that
-// whoever computes it again holds it to the same length.
+// Where the request does not say how long its answers may be, or clamps what it says: the default,
+// or what the longest of its prompts leaves of the context if that is less. From then on the
+// request says it, so that whoever computes it again holds it to the same length.
 void settle_length(Request& request, size_t longest_prompt, int32_t context);
 
 // What the end of the prompt says of the thoughts of its answer: how they are told from the text,

@@ -5,6 +5,7 @@
 #include <limits>
 #include <memory>
 
+#include "base/ends.h"
 #include "frontend/call_reader.h"
 #include "frontend/openai_parts.h"
 #include "speculative/prediction.h"
@@ -206,14 +207,14 @@ const char* finish_reason(const TextAnswer& answer, bool calls_tools) {
 json::Value stop_reason(const Request& request, const TextAnswer& answer) {
   if (answer.finish != FinishReason::stop) return {};
   if (!answer.stop.empty()) return answer.stop;
-  const int32_t last = answer.tokens.back();
+  const int32_t last = last_of(answer.tokens);
   return std::ranges::count(request.stop_token_ids, last) ? json::Value(int64_t{last})
                                                           : json::Value();
 }
 
 std::vector<TokenLogprobs> all_logprobs(const TextAnswer& answer, bool prompt_only) {
   std::vector<TokenLogprobs> all(1);
-  all[0].token = answer.prompt_tokens[0];
+  all[0].token = first_of(answer.prompt_tokens);
   all[0].logprob = std::numeric_limits<float>::quiet_NaN();
   all.insert(all.end(), answer.prompt_logprobs.begin(), answer.prompt_logprobs.end());
   if (!prompt_only) all.insert(all.end(), answer.logprobs.begin(), answer.logprobs.end());
@@ -370,7 +371,7 @@ json::Value body_of(const Request& request, std::span<const TextAnswer> answers,
   if (request.thought_format != ThoughtFormat::none) add_thoughts(counts, thought);
   body.set("usage", std::move(counts));
   if (answers.size() == 1 && request.logits_hash)
-    body.set("logits_hash", to_hex(answers[0].logits_hash));
+    body.set("logits_hash", to_hex(first_of(answers).logits_hash));
   return body;
 }
 

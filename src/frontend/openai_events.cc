@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include "base/ends.h"
 #include "frontend/openai_parts.h"
 
 namespace invar::openai {
@@ -42,7 +43,7 @@ bool EventWriter::take_turn(std::string& out) {
   Answer& answer = answers_[turn_];
   if (!answer.over) {
     if (answer.waiting.empty()) return false;
-    const TokenOutput output = std::move(answer.waiting.front());
+    const TokenOutput output = std::move(first_of(answer.waiting));
     answer.waiting.pop_front();
     show(turn_, output, out);
     if (ended_) return false;

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "base/ends.h"
 #include "base/error.h"
 #include "base/json_values.h"
 #include "frontend/anthropic.h"
@@ -81,6 +82,9 @@ bool among(std::string_view name, const std::string_view (&names)[N]) {
   return std::find(std::begin(names), std::end(names), name) != std::end(names);
 }
 
+constexpr const char* kNotHeld =
+    "strict tools and parallel_tool_calls false are not held to in the model's format of calls";
+
 // Of a conversation, and of a prompt of which the end is kept: more is not looked at.
 size_t most_text(const Context& context) {
   return std::max(context.max_prompt_bytes, kMaxTextBytes);
@@ -89,14 +93,16 @@ size_t most_text(const Context& context) {
 // Reads the fields of one body.
 class Reader {
  public:
-  Reader(const json::Value& body, const Context& context)
-      : body_(body), fields_(body), context_(context) {}
+  // `lenient`: of an agent's body, what cannot be done is a warning where the answer makes sense
+  // without it.
+  Reader(const json::Value& body, const Context& context, bool lenient = false)
+      : body_(body), fields_(body), context_(context), lenient_(lenient) {}
 
-  Request read(Endpoint endpoint) {
+  Request read(Endpoint endpoint, RequestWarnings warnings = {}) {
     if (!body_.is_object()) fail_usage("expected an object, found {}", body_.type_name());
     const bool chat = endpoint == Endpoint::chat;
     refuse_fields(body_, foreign_fields());
-    Request request{.endpoint = endpoint};
+    Request request{.endpoint = endpoint, .warnings = std::move(warnings)};
     request.base.params = context_.defaults;
     request.ignored = unknown_fields(chat);
     if (const json::Value* v = fields_.find("model")) request.model = text_of(*v, "model");
@@ -107,7 +113,8 @@ class Reader {
     if (!chat) read_echo(request);
     read_lengths(request);
     read_sampling(fields_, context_, request.base.params);
-    request.has_seed = fields_.find("seed") != nullptr;
+    request.has_seed = given_seed(fields_) != nullptr;
+    request.clamps_length = lenient_ || context_.clamps_length;
     request.has_length = fields_.find("max_tokens") || fields_.find("max_completion_tokens");
     read_stops(request);
     chat ? read_chat_logprobs(request.base.params) : read_logprobs(request.base.params);
@@ -183,8 +190,8 @@ class Reader {
   void read_prompts(Request& request) const {
     const json::Value* prompt = fields_.find("prompt");
     if (!prompt) fail_usage("expected \"prompt\" in \"body\"");
-    const bool many =
-        prompt->is_array() && !prompt->as_array().empty() && !prompt->as_array()[0].is_number();
+    const bool many = prompt->is_array() && !prompt->as_array().empty() &&
+                      !first_of(prompt->as_array()).is_number();
     if (!many) return request.prompts.push_back(read_prompt(*prompt));
     for (const json::Value& one : list_of(*prompt, "prompts", kMaxPrompts))
       request.prompts.push_back(read_prompt(one));
@@ -199,31 +206,11 @@ class Reader {
     fail_usage("expected a prompt of text or token ids, found {}", prompt.type_name());
   }
 
-  // What the assistant thought, by the names that templates read. Where it stands twice, once.
-  json::Value with_thoughts(const json::Value& messages) const {
-    if (!messages.is_array()) return messages;
-    json::Array all;
-    for (const json::Value& message : messages.as_array()) {
-      all.push_back(message);
-      const json::Value* thought = message.find("reasoning_content");
-      if (!thought) thought = message.find("reasoning");
-      if (!thought || thought->is_null()) continue;
-      if (!thought->is_string())
-        fail_usage("expected reasoning_content of a message as a text, found {}",
-                   thought->type_name());
-      const json::Value text = *thought;
-      all.back().set("reasoning_content", text);
-      if (context_.chat->source().find(".thinking") != std::string::npos)
-        all.back().set("thinking", text);
-    }
-    return all;
-  }
-
   void read_conversation(Request& request) const {
     request.prompts.emplace_back();
     if (!context_.renders) return;
-    request.prompts.back() = within("messages", [&] { return rendered(request); });
-    check_size(std::get<std::string>(request.prompts.back()));
+    last_of(request.prompts) = within("messages", [&] { return rendered(request); });
+    check_size(std::get<std::string>(last_of(request.prompts)));
   }
 
   std::string rendered(Request& request) const {
@@ -234,7 +221,7 @@ class Reader {
       check_role(message.find("role"));
     const bool goes_on = request.goes_on;
     Conversation conversation{
-        .messages = with_thoughts(*messages),
+        .messages = *messages,
         .add_generation_prompt = fields_.read_flag("add_generation_prompt", !goes_on),
         .continue_final_message = goes_on};
     if (goes_on && conversation.add_generation_prompt)
@@ -251,7 +238,20 @@ class Reader {
       conversation.variables = variables->as_object();
     }
     set_variables(request.thoughts, conversation.variables);
-    return context_.chat->render(conversation, context_.clock);
+    return rendered(conversation, request);
+  }
+
+  std::string rendered(const Conversation& conversation, Request& request) const {
+    NormalConversation normal = context_.chat->normal(conversation);
+    json::Value shown;
+    if (context_.shows_conversation) {
+      shown = json::Object{{"messages", normal.messages}, {"tools", normal.tools}};
+      shown.set("changes", json::Array(normal.changes.begin(), normal.changes.end()));
+    }
+    std::string text = context_.chat->render(conversation, std::move(normal), context_.clock);
+    if (context_.shows_conversation) shown.set("prompt", text);
+    request.conversation = std::move(shown);
+    return text;
   }
 
   void check_size(const std::string& prompt) const {
@@ -385,14 +385,16 @@ class Reader {
 
   // An answer that may have calls among its text, where it matters which: of strict tools, or not
   // more than one where the format can have several.
-  void hold_calls(const Request& request) {
+  void hold_calls(Request& request) {
     const ToolFormat format = request.tools;
     if (format != ToolFormat::tagged && format != ToolFormat::bare) return;
     const bool once = !request.parallel_calls && format == ToolFormat::tagged;
     const json::Value& tools = *fields_.find("tools");
     if (!once && !has_strict(tools)) return;
     const auto mark = context_.tokenizer->id_of(opening_mark(format));
-    if (mark && context_.tokenizer->is_special(*mark))
+    const bool is_special = mark && context_.tokenizer->is_special(*mark);
+    if (is_special && lenient_) return request.warnings.add(kNotHeld);
+    if (is_special)
       fail_usage(
           "strict tools and parallel_tool_calls false need a tokenizer in which {} is text, found "
           "one in which it is special: ask for tool_choice required or a function",
@@ -425,12 +427,6 @@ class Reader {
       request.tools = ToolFormat::object;
       grammar_ = grammar_of_call(*tools, "");
     } else if (word == "auto") {
-      const bool tells = !context_.chat || context_.tool_format != ToolFormat::none ||
-                         context_.chat->source().find("tools") != std::string::npos;
-      if (!tells)
-        fail_usage(
-            "the model's chat template has no place for tools: leave them out, or ask for "
-            "tool_choice required or a function");
       request.tools = context_.tool_format;
       check_format(request, *tools);
     } else {
@@ -440,11 +436,13 @@ class Reader {
   }
 
   // Strict tools and one call alone are held to grammars, of the formats that have one.
-  static void check_format(const Request& request, const json::Value& tools) {
+  void check_format(Request& request, const json::Value& tools) const {
     const ToolFormat format = request.tools;
     const bool has_grammar =
         format == ToolFormat::none || format == ToolFormat::tagged || format == ToolFormat::bare;
-    if (!has_grammar && (!request.parallel_calls || has_strict(tools)))
+    const bool is_held = !request.parallel_calls || has_strict(tools);
+    if (!has_grammar && is_held && lenient_) return request.warnings.add(kNotHeld);
+    if (!has_grammar && is_held)
       fail_usage(
           "strict tools and parallel_tool_calls false need calls as hermes or llama3_json write "
           "them, found {}: ask for tool_choice required or a function",
@@ -512,7 +510,7 @@ class Reader {
     const auto top = count("top_logprobs");
     if (fields_.read_flag("logprobs", false))
       p.logprobs = top.value_or(0);
-    else if (top)
+    else if (top.value_or(0) > 0)
       fail_usage("top_logprobs needs \"logprobs\": true");
     if (const auto n = count("prompt_logprobs")) p.prompt_logprobs = n;
   }
@@ -520,12 +518,20 @@ class Reader {
   const json::Value& body_;
   const BodyFields fields_;
   const Context& context_;
+  const bool lenient_;
   json::Value grammar_;  // what the answer is held to, for ConstraintCompiler; or null
 };
 
 }  // namespace
 
 void settle_length(Request& request, size_t longest_prompt, int32_t context) {
+  int32_t& most = request.base.params.max_tokens;
+  const int64_t fits = int64_t{context} - static_cast<int64_t>(longest_prompt);
+  if (request.has_length && request.clamps_length && most > fits && fits > 0) {
+    request.warnings.add(fmt::format(
+        "the answer has at most {} tokens instead of {}: the context ends there", fits, most));
+    most = static_cast<int32_t>(fits);
+  }
   if (request.has_length) return;
   fit_length(request.base.params, longest_prompt, context);
   request.has_length = true;
@@ -592,14 +598,27 @@ std::vector<int32_t> tokens_of(const Request& request, const Prompt& prompt,
 
 namespace {
 
+// A body that an agent sent, translated. Thoughts of a model that has none are ignored.
+Request read_agent(json::Value chat, const Context& context, RequestWarnings warnings) {
+  const auto asks_for_thoughts = [&](const json::Member& member) {
+    return (member.first == "thinking" || member.first == "reasoning_effort") &&
+           !member.second.is_null();
+  };
+  if (context.thought_format == ThoughtFormat::none &&
+      std::erase_if(chat.as_object(), asks_for_thoughts) > 0)
+    warnings.add("thinking and effort are ignored: the model has no thoughts");
+  return Reader(chat, context, true).read(Endpoint::chat, std::move(warnings));
+}
+
 // By way of the chat completion that it is; fields keep the names that they have here.
 Request read_response(const json::Value& body, const Context& context) {
   const auto own = [](const std::string& field) -> std::string {
     return field == "messages" ? "input" : field == "response_format" ? "text" : field;
   };
   try {
-    const json::Value chat = chat_body_of(body, context.earlier, context.seal);
-    Request request = Reader(chat, context).read(Endpoint::chat);
+    RequestWarnings warnings;
+    json::Value chat = chat_body_of(body, context.earlier, context.seal, warnings);
+    Request request = read_agent(std::move(chat), context, std::move(warnings));
     request.form_field = own(request.form_field);
     return request;
   } catch (const FieldError& error) {
@@ -625,8 +644,9 @@ Request parse_request(const json::Value& body, Endpoint endpoint, const Context&
                body.as_object().size());
   if (body.is_object() && endpoint != Endpoint::completions) check_conversation(body, context);
   if (endpoint == Endpoint::messages) {
-    const json::Value chat = anthropic::chat_body_of(body, context.seal);
-    Request request = Reader(chat, context).read(Endpoint::chat);
+    RequestWarnings warnings;
+    json::Value chat = anthropic::chat_body_of(body, context.seal, warnings);
+    Request request = read_agent(std::move(chat), context, std::move(warnings));
     request.endpoint = endpoint;
     return request;
   }

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <charconv>
 
+#include "base/ends.h"
 #include "base/error.h"
 #include "frontend/request_limits.h"
 
@@ -12,11 +13,10 @@ namespace {
 
 uint64_t seed_of(const json::Value& value) {
   if (!value.is_number()) fail_usage("expected seed as an integer, found {}", value.type_name());
-  const auto found = value.to_unsigned();
-  if (!found)
-    fail_usage("expected seed as an integer from 0 to {}, found {}", UINT64_MAX,
-               json::excerpt(value));
-  return *found;
+  if (const auto found = value.to_unsigned()) return *found;
+  if (const auto found = value.to_integer()) return static_cast<uint64_t>(*found);
+  fail_usage("expected seed as an integer from {} to {}, found {}", INT64_MIN, UINT64_MAX,
+             json::excerpt(value));
 }
 
 // {"token id": bias}
@@ -58,7 +58,13 @@ void add_bad_word(std::string_view word, const Tokenizer& tokenizer,
   if (alone.empty()) fail_usage("expected in bad_words at least one letter each, found none");
   bad_words.push_back(alone);
   const auto behind = tokenizer.encode(" " + std::string(word), plain);
-  if (behind.size() == alone.size() && behind[0] != alone[0]) bad_words.push_back(behind);
+  if (behind.size() == alone.size() && first_of(behind) != first_of(alone))
+    bad_words.push_back(behind);
+}
+
+const json::Value* given_seed(const BodyFields& fields) {
+  const json::Value* seed = fields.find("seed");
+  return seed && *seed == json::Value(-1) ? nullptr : seed;
 }
 
 void read_sampling(const BodyFields& fields, const Context& context, SamplingParams& p) {
@@ -70,7 +76,7 @@ void read_sampling(const BodyFields& fields, const Context& context, SamplingPar
   fields.read_number("repetition_penalty", p.repetition_penalty);
   fields.read_number("presence_penalty", p.presence_penalty);
   fields.read_number("frequency_penalty", p.frequency_penalty);
-  if (const json::Value* v = fields.find("seed")) p.seed = seed_of(*v);
+  if (const json::Value* v = given_seed(fields)) p.seed = seed_of(*v);
   if (const json::Value* v = fields.find("logit_bias")) read_logit_bias(*v, context.vocab, p);
   if (const json::Value* v = fields.find("allowed_token_ids")) {
     p.allowed_token_ids = token_ids_of(*v, "allowed_token_ids", context.vocab, context.vocab);

@@ -6,6 +6,8 @@
 
 namespace invar::openai {
 
+// The seed that a body names; -1 names none, so that one is drawn.
+const json::Value* given_seed(const BodyFields& fields);
 // What the body leaves open stays as it is. Throws UsageError with the field's name.
 void read_sampling(const BodyFields& fields, const Context& context, SamplingParams& params);
 

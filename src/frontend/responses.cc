@@ -4,171 +4,13 @@
 
 #include <algorithm>
 
+#include "base/ends.h"
 #include "base/error.h"
 #include "frontend/foreign_fields.h"
 
 namespace invar::openai {
 
 namespace {
-
-constexpr ForeignField kRefused[] = {
-    {"background", "false"},
-    {"conversation", "", "ask for \"previous_response_id\""},
-    {"max_tool_calls", ""},
-    {"n", "1", "a response is one answer"},
-    {"prompt", "", "give \"input\""},
-    {"top_logprobs", "0", "a response has none: ask /v1/chat/completions"},
-    {"truncation", "\"disabled\"", "ask for \"truncate_prompt_tokens\""},
-};
-
-// The content of an item of "input": a text, or parts of text.
-json::Value content_of(const json::Value& content) {
-  if (!content.is_array()) return content;
-  json::Array parts;
-  for (const json::Value& part : content.as_array()) {
-    const json::Value* type = part.find("type");
-    const json::Value* text = part.find("text");
-    const bool is_text =
-        type && (*type == json::Value("input_text") || *type == json::Value("output_text"));
-    if (!is_text || !text)
-      fail_usage("expected parts of type input_text or output_text, found {}", json::excerpt(part));
-    parts.push_back(json::Object{{"type", "text"}, {"text", *text}});
-  }
-  return parts;
-}
-
-// A message of which only the thought has come.
-bool waits_for_words(const json::Value& message) {
-  return message.find("reasoning_content") && !message.find("tool_calls") &&
-         *message.find("content") == json::Value("");
-}
-
-// What was thought before the next message or call of the assistant.
-void add_thought(const json::Value& item, const ThoughtSeal* seal, json::Array& messages) {
-  std::string thought;
-  const json::Value* closed = item.find("encrypted_content");
-  if (closed && closed->is_string()) {
-    if (!seal) fail_usage("expected no encrypted_content, since nobody knows its key");
-    thought = seal->open(closed->as_string());
-  } else {
-    const json::Value* content = item.find("content");
-    if (!content || !content->is_array() || content->as_array().empty())
-      content = item.find("summary");
-    for (const json::Value& part :
-         content && content->is_array() ? content->as_array() : json::Array()) {
-      const json::Value* text = part.find("text");
-      if (!text || !text->is_string())
-        fail_usage("expected parts with a text in a reasoning item, found {}", json::excerpt(part));
-      thought += text->as_string();
-    }
-  }
-  messages.push_back(
-      json::Object{{"role", "assistant"}, {"content", ""}, {"reasoning_content", thought}});
-}
-
-// What a call of a tool was, in the message of the one who called.
-void add_call(const json::Value& item, json::Array& messages) {
-  const json::Value* id = item.find("call_id");
-  const json::Value* name = item.find("name");
-  const json::Value* arguments = item.find("arguments");
-  if (!id || !name || !arguments)
-    fail_usage("expected call_id, name and arguments in {}", json::excerpt(item));
-  const bool goes_on =
-      !messages.empty() && (messages.back().find("tool_calls") || waits_for_words(messages.back()));
-  if (!goes_on) messages.push_back(json::Object{{"role", "assistant"}, {"content", ""}});
-  const json::Value* before = messages.back().find("tool_calls");
-  json::Array calls = before ? before->as_array() : json::Array();
-  calls.push_back(
-      json::Object{{"id", *id},
-                   {"type", "function"},
-                   {"function", json::Object{{"name", *name}, {"arguments", *arguments}}}});
-  messages.back().set("tool_calls", std::move(calls));
-}
-
-void add_item(const json::Value& item, const ThoughtSeal* seal, json::Array& messages) {
-  const json::Value* type = item.find("type");
-  if (type && *type == json::Value("reasoning")) return add_thought(item, seal, messages);
-  if (type && *type == json::Value("function_call")) return add_call(item, messages);
-  if (type && *type == json::Value("function_call_output")) {
-    const json::Value* id = item.find("call_id");
-    const json::Value* output = item.find("output");
-    if (!id || !output) fail_usage("expected call_id and output in {}", json::excerpt(item));
-    return messages.push_back(
-        json::Object{{"role", "tool"}, {"tool_call_id", *id}, {"content", content_of(*output)}});
-  }
-  const json::Value* role = item.find("role");
-  const json::Value* content = item.find("content");
-  if ((type && *type != json::Value("message")) || !role || !content)
-    fail_usage(
-        "expected messages with role and content, thoughts, or calls and their outputs, as input, "
-        "found {}",
-        json::excerpt(item));
-  if (*role == json::Value("assistant") && !messages.empty() && waits_for_words(messages.back()))
-    return messages.back().set("content", content_of(*content));
-  const bool is_developer = *role == json::Value("developer");
-  messages.push_back(json::Object{{"role", is_developer ? json::Value("system") : *role},
-                                  {"content", content_of(*content)}});
-}
-
-json::Array messages_of(const json::Value& body, const json::Array* earlier,
-                        const ThoughtSeal* seal) {
-  json::Array messages;
-  const json::Value* instructions = body.find("instructions");
-  if (instructions && !instructions->is_null())
-    messages.push_back(json::Object{{"role", "system"}, {"content", *instructions}});
-  if (earlier)
-    for (const json::Value& item : *earlier) add_item(item, seal, messages);
-  for (const json::Value& item : input_items(body)) add_item(item, seal, messages);
-  return messages;
-}
-
-// {"type": "function", "name": ..., "parameters": ...} as chat completions have it.
-json::Value chat_tools_of(const json::Value& tools) {
-  if (!tools.is_array()) fail_usage("expected tools as a list, found {}", tools.type_name());
-  json::Array all;
-  for (const json::Value& tool : tools.as_array()) {
-    const json::Value* type = tool.find("type");
-    if (!type || *type != json::Value("function") || !tool.find("name"))
-      fail_usage("expected tools of type function with a name, found {}", json::excerpt(tool));
-    json::Value function = json::Object();
-    for (const auto& [key, value] : tool.as_object())
-      if (key != "type" && !value.is_null()) function.set(key, value);
-    all.push_back(json::Object{{"type", "function"}, {"function", std::move(function)}});
-  }
-  return all;
-}
-
-// {"format": {"type": "json_schema", "name": ..., "schema": {...}}}
-void read_format(const json::Value& text, json::Value& chat) {
-  const json::Value* verbosity = text.find("verbosity");
-  if (verbosity && !verbosity->is_null() && *verbosity != json::Value("medium"))
-    fail_usage("expected verbosity medium, since a template has no other, found {}",
-               json::excerpt(*verbosity));
-  const json::Value* format = text.find("format");
-  const json::Value* schema = format ? format->find("schema") : nullptr;
-  if (!format) return;
-  if (schema)
-    chat.set("response_format", json::Object{{"type", "json_schema"},
-                                             {"json_schema", json::Object{{"schema", *schema}}}});
-  else
-    chat.set("response_format", *format);
-}
-
-// {"effort": ..., "summary": ...}
-void read_effort(const json::Value& reasoning, json::Value& chat) {
-  if (!reasoning.is_object())
-    fail_usage("expected reasoning as an object, found {}", reasoning.type_name());
-  for (const auto& [key, value] : reasoning.as_object()) {
-    if (value.is_null()) continue;
-    if (key == "effort")
-      chat.set("reasoning_effort", value);
-    else if (key != "summary" && key != "generate_summary")
-      fail_usage("expected effort and summary in reasoning, found {}", json::quoted(key));
-    else if (value != json::Value("auto") && value != json::Value("concise") &&
-             value != json::Value("detailed"))
-      fail_usage("expected a summary auto, concise or detailed, found {}", json::excerpt(value));
-  }
-}
 
 // What stands behind the "resp_" of the response.
 std::string hex_of(const Head& head) {
@@ -196,25 +38,83 @@ json::Value thought_item(const Request& request, const std::string& id, const st
   return item;
 }
 
+// The tool of the request that has this name, and the namespace that it is in.
+const json::Value* asked_tool(const json::Value& tools, const std::string& name,
+                              const json::Value** space) {
+  for (const json::Value& tool : tools.is_array() ? tools.as_array() : json::Array()) {
+    const json::Value *type = tool.find("type"), *found = tool.find("name");
+    if (const json::Value* inner = tool.find("tools"); inner && *type == json::Value("namespace")) {
+      *space = found;
+      if (const json::Value* one = asked_tool(*inner, name, space)) return one;
+      *space = nullptr;
+    } else if (found && *found == json::Value(name)) {
+      return &tool;
+    }
+  }
+  return nullptr;
+}
+
+bool is_custom(const Request& request, const std::string& name) {
+  const json::Value* space = nullptr;
+  const json::Value* tool = asked_tool(request.asked_tools, name, &space);
+  const json::Value* type = tool ? tool->find("type") : nullptr;
+  return type && *type == json::Value("custom");
+}
+
+// The text that a custom tool is called with; of a call that was cut, nothing.
+std::string custom_input(const ToolCall& call) {
+  try {
+    const json::Value arguments = json::parse(call.arguments, "arguments");
+    if (const json::Value* input = arguments.find("input"); input && input->is_string())
+      return input->as_string();
+  } catch (const Error&) {
+  }
+  return "";
+}
+
+json::Value call_item(const Request& request, const Head& head, const ResponseItems& items,
+                      size_t i, const char* status, bool begins) {
+  const ToolCall& call = items.call(i);
+  const bool custom = is_custom(request, call.name);
+  json::Value item = json::Object{{"type", custom ? "custom_tool_call" : "function_call"},
+                                  {"id", items.id(head, i)},
+                                  {"call_id", call_id(head, 0, items.number(i))},
+                                  {"name", call.name}};
+  const json::Value* space = nullptr;
+  asked_tool(request.asked_tools, call.name, &space);
+  if (space) item.set("namespace", *space);
+  if (custom)
+    item.set("input", begins ? "" : custom_input(call));
+  else
+    item.set("arguments", begins ? "" : call.arguments);
+  item.set("status", status);
+  return item;
+}
+
+// A call is whole where its arguments are; a text or a thought where the answer does not end in it
+// before its end.
+const char* status_of(const ResponseItems& items, size_t i, bool is_cut) {
+  if (!items.is_call(i)) return is_cut && i + 1 == items.size() ? "incomplete" : "completed";
+  try {
+    json::parse(items.call(i).arguments, "arguments");
+    return "completed";
+  } catch (const Error&) {
+    return "incomplete";
+  }
+}
+
 // The item, or what is said of it when it begins.
 json::Value item_of(const Request& request, const Head& head, const ResponseItems& items, size_t i,
                     const char* status) {
   const bool begins = status == std::string_view("in_progress");
+  if (items.is_call(i)) return call_item(request, head, items, i, status, begins);
   if (items.is_thought(i))
-    return thought_item(request, items.id(head, i), items.thought(i), status, begins);
-  if (!items.is_call(i))
-    return json::Object{{"type", "message"},
-                        {"id", items.id(head, i)},
-                        {"status", status},
-                        {"role", "assistant"},
-                        {"content", begins ? json::Array() : json::Array{text_part(items.text())}}};
-  const ToolCall& call = items.call(i);
-  return json::Object{{"type", "function_call"},
+    return thought_item(request, items.id(head, i), items.text(i), status, begins);
+  return json::Object{{"type", "message"},
                       {"id", items.id(head, i)},
-                      {"call_id", call_id(head, 0, items.number(i))},
-                      {"name", call.name},
-                      {"arguments", begins ? "" : call.arguments},
-                      {"status", status}};
+                      {"status", status},
+                      {"role", "assistant"},
+                      {"content", begins ? json::Array() : json::Array{text_part(items.text(i))}}};
 }
 
 json::Value usage_of(const Request& request, const TextAnswer& answer, int64_t prompt_tokens) {
@@ -249,7 +149,7 @@ json::Value response_of(const Request& request, const TextAnswer* answer,
   body.set("seed", head.seed);
   json::Array output;
   for (size_t i = 0; answer && i < items.size(); ++i)
-    output.push_back(item_of(request, head, items, i, status));
+    output.push_back(item_of(request, head, items, i, status_of(items, i, cut)));
   body.set("output", std::move(output));
   body.set("parallel_tool_calls", request.parallel_calls);
   body.set("previous_response_id", request.asked_previous);
@@ -264,77 +164,18 @@ json::Value response_of(const Request& request, const TextAnswer* answer,
 
 }  // namespace
 
-json::Array input_items(const json::Value& body) {
-  const json::Value* input = body.find("input");
-  if (!input) fail_usage("expected \"input\" in the body");
-  if (input->is_string()) return {json::Object{{"role", "user"}, {"content", *input}}};
-  if (!input->is_array())
-    fail_usage("expected an input of text or items, found {}", input->type_name());
-  return input->as_array();
-}
-
-json::Value chat_body_of(const json::Value& body, const json::Array* earlier,
-                         const ThoughtSeal* seal) {
-  if (!body.is_object()) fail_usage("expected an object, found {}", body.type_name());
-  refuse_fields(body, kRefused);
-  json::Value chat = json::Object{
-      {"messages", within("messages", [&] { return messages_of(body, earlier, seal); })}};
-  for (const auto& member : body.as_object()) {
-    const std::string& key = member.first;
-    const json::Value& value = member.second;
-    const bool is_empty = value.is_null() || (value.is_array() && value.as_array().empty());
-    if (key == "input" || key == "instructions" || key == "previous_response_id" ||
-        key == "include" || value.is_null() || find_field(kRefused, key))
-      continue;
-    if (key == "store") {
-      if (!value.is_bool())
-        fail_usage("expected store as true or false, found {}", value.type_name());
-    } else if (key == "tools") {
-      if (!is_empty) chat.set(key, within("tools", [&] { return chat_tools_of(value); }));
-    } else if (key == "max_output_tokens")
-      chat.set("max_tokens", value);
-    else if (key == "text")
-      within("text", [&] { read_format(value, chat); });
-    else if (key == "reasoning")
-      within("reasoning", [&] { read_effort(value, chat); });
-    else if (key != "top_logprobs")
-      chat.set(key, value);
-  }
-  return chat;
-}
-
-void read_reasoning(const json::Value& body, Request& request) {
-  if (const json::Value* reasoning = body.find("reasoning"))
-    for (const char* name : {"summary", "generate_summary"})
-      if (const json::Value* v = reasoning->find(name)) request.summary |= !v->is_null();
-  const json::Value* include = body.find("include");
-  if (!include || include->is_null()) return;
-  if (!include->is_array())
-    fail_usage("expected include as a list, found {}", include->type_name());
-  for (const json::Value& one : include->as_array())
-    request.sealed |= one == json::Value("reasoning.encrypted_content");
-}
-
-void ResponseItems::push_thought(std::string_view thought) {
-  if (thought.empty()) return;
-  if (items_.empty() || items_.back().kind != Kind::thought)
-    items_.push_back({.kind = Kind::thought, .call = {}});
-  items_.back().call.arguments += thought;
+void ResponseItems::push(Kind kind, std::string_view text) {
+  if (kind != Kind::message && text.empty()) return;
+  if (items_.empty() || last_of(items_).kind != kind) items_.push_back({.kind = kind, .call = {}});
+  last_of(items_).call.arguments += text;
 }
 
 void ResponseItems::push(const AnswerPiece& piece) {
   using Kinds = AnswerPiece::Kind;
-  if (piece.kind == Kinds::text) message(), text_ += piece.text;
+  if (piece.kind == Kinds::text) push(Kind::message, piece.text);
   if (piece.kind == Kinds::call)
     items_.push_back({.kind = Kind::call, .call = ToolCall{piece.text, ""}});
-  if (piece.kind == Kinds::arguments) items_.back().call.arguments += piece.text;
-}
-
-size_t ResponseItems::message() {
-  for (size_t i = 0; i < items_.size(); ++i)
-    if (items_[i].kind == Kind::message) return i;
-  items_.emplace_back();
-  return items_.size() - 1;
+  if (piece.kind == Kinds::arguments) last_of(items_).call.arguments += piece.text;
 }
 
 size_t ResponseItems::number(size_t i) const {
@@ -345,7 +186,8 @@ size_t ResponseItems::number(size_t i) const {
 
 std::string ResponseItems::id(const Head& head, size_t i) const {
   if (is_thought(i)) return fmt::format("rs_{}_{}", hex_of(head), number(i));
-  return is_call(i) ? fmt::format("fc_{}_{}", hex_of(head), number(i)) : "msg_" + hex_of(head);
+  if (is_call(i)) return fmt::format("fc_{}_{}", hex_of(head), number(i));
+  return number(i) == 0 ? "msg_" + hex_of(head) : fmt::format("msg_{}_{}", hex_of(head), number(i));
 }
 
 json::Value response_body(const Request& request, const TextAnswer& answer, const Head& head) {
@@ -362,7 +204,7 @@ json::Value response_body(const Request& request, const TextAnswer& answer, cons
     take(text, false);
   });
   take("", true);
-  if (items.size() == 0) items.message();
+  if (items.size() == 0) items.begin_message();
   return response_of(request, &answer, items, std::ssize(answer.prompt_tokens), head);
 }
 
@@ -381,16 +223,22 @@ void ResponseWriter::push(size_t, const TokenOutput& output, std::string& out) {
   const std::string piece = builder_.push(output);
   const TextAnswer& answer = builder_.answer;
   if (answer.finish == FinishReason::failed) return fail(answer.error, "server_error", out);
-  show_thought(builder_.new_thought(), out);
+  if (const std::string thought = builder_.new_thought(); !thought.empty()) {
+    if (items_.size() > 0 && !items_.is_thought(items_.size() - 1)) end_item(out);
+    items_.push_thought(thought);
+    show_text("response.reasoning_text.delta", thought, out);
+  }
   std::vector<AnswerPiece> pieces;
   reader_.push(piece, pieces);
   const bool is_over = answer.finish != FinishReason::none;
   if (is_over) reader_.finish(pieces, answer.finish == FinishReason::length);
-  if (is_over || !pieces.empty()) end_thought(out);
   for (const AnswerPiece& one : pieces) show(one, out);
   const bool is_text_alone =
       request_.tools == ToolFormat::none && request_.base.thoughts.format == ThoughtFormat::none;
-  if (items_.size() == 0 && (is_over || is_text_alone)) begin_item(items_.message(), out);
+  if (items_.size() == 0 && (is_over || is_text_alone)) {
+    items_.begin_message();
+    begin_item(0, out);
+  }
   if (is_over) end(out);
 }
 
@@ -407,6 +255,7 @@ void ResponseWriter::begin(std::string& out) {
 }
 
 void ResponseWriter::begin_item(size_t i, std::string& out) {
+  open_ = true;
   event("response.output_item.added", i,
         json::Object{{"item", item_of(request_, head_, items_, i, "in_progress")}}, out);
   if (items_.is_call(i)) return;
@@ -414,59 +263,63 @@ void ResponseWriter::begin_item(size_t i, std::string& out) {
   event("response.content_part.added", i, json::Object{{"part", part}}, out);
 }
 
-void ResponseWriter::show_thought(const std::string& thought, std::string& out) {
-  if (thought.empty()) return;
-  items_.push_thought(thought);
-  if (!std::exchange(in_thought_, true)) begin_item(items_.size() - 1, out);
-  event("response.reasoning_text.delta", items_.size() - 1, json::Object{{"delta", thought}}, out);
-}
-
-void ResponseWriter::end_thought(std::string& out) {
-  if (!std::exchange(in_thought_, false)) return;
+// What the last item, a thought or a message, has more.
+void ResponseWriter::show_text(const char* type, const std::string& delta, std::string& out) {
   const size_t i = items_.size() - 1;
-  const std::string& thought = items_.thought(i);
-  event("response.reasoning_text.done", i, json::Object{{"text", thought}}, out);
-  event("response.content_part.done", i, json::Object{{"part", thought_part(thought)}}, out);
-  const bool is_cut = builder_.answer.finish == FinishReason::length;
-  event("response.output_item.done", i,
-        json::Object{
-            {"item", item_of(request_, head_, items_, i, is_cut ? "incomplete" : "completed")}},
-        out);
+  if (!open_) begin_item(i, out);
+  event(type, i, json::Object{{"delta", delta}}, out);
 }
 
 void ResponseWriter::show(const AnswerPiece& piece, std::string& out) {
+  using Kind = AnswerPiece::Kind;
   const size_t before = items_.size();
+  const bool goes_on = before > 0 && piece.kind == Kind::text && !items_.is_call(before - 1) &&
+                       !items_.is_thought(before - 1);
+  if ((piece.kind == Kind::call || piece.kind == Kind::text) && !goes_on) end_item(out);
   items_.push(piece);
-  if (items_.size() > before) begin_item(before, out);
+  if (piece.kind == Kind::text) return show_text("response.output_text.delta", piece.text, out);
   const size_t last = items_.size() - 1;
-  if (piece.kind == AnswerPiece::Kind::text)
-    event("response.output_text.delta", items_.message(), json::Object{{"delta", piece.text}}, out);
-  if (piece.kind == AnswerPiece::Kind::arguments)
+  if (piece.kind == Kind::call) begin_item(last, out);
+  if (piece.kind == Kind::arguments && !is_custom(request_, items_.call(last).name))
     event("response.function_call_arguments.delta", last, json::Object{{"delta", piece.text}}, out);
-  if (piece.kind == AnswerPiece::Kind::end) end_call(last, out);
+  if (piece.kind == Kind::end) end_item(out);
+}
+
+// Ends the last item if it is open.
+void ResponseWriter::end_item(std::string& out, bool is_last) {
+  if (!std::exchange(open_, false)) return;
+  const size_t i = items_.size() - 1;
+  items_.is_call(i) ? end_call(i, out) : end_text(i, out);
+  const bool is_cut = is_last && builder_.answer.finish == FinishReason::length;
+  const char* status = status_of(items_, i, is_cut);
+  event("response.output_item.done", i,
+        json::Object{{"item", item_of(request_, head_, items_, i, status)}}, out);
 }
 
 void ResponseWriter::end_call(size_t i, std::string& out) {
-  const bool is_cut = builder_.answer.finish == FinishReason::length;
-  event("response.function_call_arguments.done", i,
-        json::Object{{"name", items_.call(i).name}, {"arguments", items_.call(i).arguments}}, out);
-  event("response.output_item.done", i,
-        json::Object{
-            {"item", item_of(request_, head_, items_, i, is_cut ? "incomplete" : "completed")}},
-        out);
+  const ToolCall& call = items_.call(i);
+  if (!is_custom(request_, call.name))
+    return event("response.function_call_arguments.done", i,
+                 json::Object{{"name", call.name}, {"arguments", call.arguments}}, out);
+  const std::string input = custom_input(call);
+  event("response.custom_tool_call_input.delta", i, json::Object{{"delta", input}}, out);
+  event("response.custom_tool_call_input.done", i, json::Object{{"input", input}}, out);
+}
+
+void ResponseWriter::end_text(size_t i, std::string& out) {
+  const std::string& text = items_.text(i);
+  const bool is_thought = items_.is_thought(i);
+  event(is_thought ? "response.reasoning_text.done" : "response.output_text.done", i,
+        json::Object{{"text", text}}, out);
+  event("response.content_part.done", i,
+        json::Object{{"part", is_thought ? thought_part(text) : text_part(text)}}, out);
 }
 
 void ResponseWriter::end(std::string& out) {
+  end_item(out, true);
   const TextAnswer& answer = builder_.answer;
   const json::Value response =
       response_of(request_, &answer, items_, std::ssize(answer.prompt_tokens), head_);
-  for (size_t i = 0; i < items_.size(); ++i) {
-    if (items_.is_call(i) || items_.is_thought(i)) continue;
-    event("response.output_text.done", i, json::Object{{"text", items_.text()}}, out);
-    event("response.content_part.done", i, json::Object{{"part", text_part(items_.text())}}, out);
-    event("response.output_item.done", i,
-          json::Object{{"item", response.find("output")->as_array()[i]}}, out);
-  }
   event(answer.finish == FinishReason::length ? "response.incomplete" : "response.completed",
         json::Object{{"response", response}}, out);
   ended_ = true;

@@ -12,44 +12,47 @@
 namespace invar::openai {
 
 // The body of a chat completion that asks for the same as a body of /v1/responses. Throws
-// UsageError for what is not understood: tools that are no functions, parts that are no text.
-// The items of `earlier` stand before its input. `seal`: of thoughts that come back closed; null:
-// none may.
+// UsageError for what is not understood, such as images. Tools and items of tools that a service
+// would run, and thoughts that the seal did not close, are left out with a warning. The items of
+// `earlier` stand before its input.
 json::Value chat_body_of(const json::Value& body, const json::Array* earlier,
-                         const ThoughtSeal* seal);
+                         const ThoughtSeal* seal, RequestWarnings& warnings);
 // What a response's body says of how thoughts are shown.
 void read_reasoning(const json::Value& body, Request& request);
 
 // The items of a response's input, as a list.
 json::Array input_items(const json::Value& body);
 
-// What a response puts out, in the order in which it begins: thoughts, one message, and calls of
-// tools.
+// What a response puts out, in order: thoughts, messages, and calls of tools. Each ends before the
+// next one begins.
 class ResponseItems {
  public:
   // Takes the next thought, or text or a part of a call.
-  void push_thought(std::string_view thought);
+  void push_thought(std::string_view thought) { push(Kind::thought, thought); }
   void push(const AnswerPiece& piece);
-  // The place of the message, which begins now if it has not.
-  size_t message();
+  // Begins a message, if the last item is none.
+  void begin_message() { push(Kind::message, ""); }
 
   size_t size() const { return items_.size(); }
   bool is_call(size_t i) const { return items_[i].kind == Kind::call; }
   bool is_thought(size_t i) const { return items_[i].kind == Kind::thought; }
   const ToolCall& call(size_t i) const { return items_[i].call; }
-  const std::string& thought(size_t i) const { return items_[i].call.arguments; }
-  const std::string& text() const { return text_; }  // of the message
-  size_t number(size_t i) const;                     // among the items of its kind
+  const std::string& text(size_t i) const {
+    return items_[i].call.arguments;
+  }                               // of what is no call
+  size_t number(size_t i) const;  // among the items of its kind
   std::string id(const Head& head, size_t i) const;
 
  private:
   enum class Kind { message, thought, call };
   struct Item {
     Kind kind = Kind::message;
-    ToolCall call;  // of a thought, `arguments` are its text
+    ToolCall call;  // else `arguments` are the text
   };
+  // Adds to the last item, where it is of this kind, or to a new one.
+  void push(Kind kind, std::string_view text);
+
   std::vector<Item> items_;
-  std::string text_;
 };
 
 // The whole answer; its "output" are the items that a later request goes on from.
@@ -72,9 +75,10 @@ class ResponseWriter final : public StreamWriter {
   void begin(std::string& out);
   void begin_item(size_t i, std::string& out);
   void show(const AnswerPiece& piece, std::string& out);
+  void show_text(const char* type, const std::string& delta, std::string& out);
+  void end_item(std::string& out, bool is_last = false);
   void end_call(size_t i, std::string& out);
-  void show_thought(const std::string& thought, std::string& out);
-  void end_thought(std::string& out);
+  void end_text(size_t i, std::string& out);
   void end(std::string& out);
   void event(const char* type, size_t i, json::Value body, std::string& out);
   void event(const char* type, json::Value body, std::string& out);
@@ -85,7 +89,7 @@ class ResponseWriter final : public StreamWriter {
   ToolCallReader reader_;
   ResponseItems items_;
   int64_t sequence_ = 0;
-  bool in_thought_ = false;  // the last item is one and has not ended
+  bool open_ = false;  // the last item has not ended
   bool ended_ = false;
 };
 

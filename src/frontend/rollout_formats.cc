@@ -4,7 +4,9 @@
 #include <span>
 #include <utility>
 
+#include "base/ends.h"
 #include "base/error.h"
+#include "frontend/foreign_fields.h"
 
 namespace invar::rollout {
 
@@ -34,15 +36,19 @@ constexpr Renamed kSglangSampling[] = {{"max_new_tokens", "max_tokens"},
                                        {"logit_bias", "logit_bias"},
                                        {"n", "n"}};
 // Names that ask for nothing here: what they could change is as they say anyway, or has no meaning.
-constexpr std::string_view kSglangIgnored[] = {"spaces_between_special_tokens",
-                                               "rid",
-                                               "stream",
-                                               "image_data",
-                                               "return_routed_experts",
-                                               "return_text_in_logprobs",
-                                               "session_params",
-                                               "lora_path",
-                                               "custom_params"};
+constexpr std::string_view kSglangIgnored[] = {"spaces_between_special_tokens", "rid", "stream",
+                                               "return_text_in_logprobs"};
+// Names that would change the answer. Where they ask for nothing they may be given.
+constexpr openai::ForeignField kSglangRefused[] = {
+    {"image_data", "[]|\"\""},
+    {"audio_data", "[]|\"\""},
+    {"video_data", "[]|\"\""},
+    {"lora_path", "[]|\"\""},
+    {"session_params", "{}"},
+    {"custom_params", "{}"},
+    {"return_routed_experts", "false", "ask /v1/completions"},
+    {"return_hidden_states", "false"}};
+constexpr openai::ForeignField kTrlRefused[] = {{"images", "[]"}};
 constexpr Renamed kTrlFields[] = {{"n", "n"},
                                   {"repetition_penalty", "repetition_penalty"},
                                   {"temperature", "temperature"},
@@ -58,6 +64,7 @@ const char* renamed(std::span<const Renamed> names, std::string_view name) {
 }
 
 bool is_ignored(std::string_view name) {
+  if (openai::find_field(kSglangRefused, name)) return true;
   for (const std::string_view one : kSglangIgnored)
     if (one == name) return true;
   return false;
@@ -72,6 +79,7 @@ const json::Value& member(const json::Value& of, const char* name) {
 void read_sglang_sampling(const json::Value& params, json::Value& body) {
   if (!params.is_object())
     fail_usage("expected sampling_params as an object, found {}", params.type_name());
+  openai::refuse_fields(params, kSglangRefused);
   body.set("max_tokens", 128);
   for (const auto& [name, value] : params.as_object()) {
     if (value.is_null() || is_ignored(name)) continue;
@@ -88,7 +96,8 @@ void read_sglang_sampling(const json::Value& params, json::Value& body) {
 
 // Whether it is a list of prompts and no prompt itself.
 bool is_batch(const json::Value& prompt) {
-  return prompt.is_array() && !prompt.as_array().empty() && !prompt.as_array()[0].is_integer();
+  return prompt.is_array() && !prompt.as_array().empty() &&
+         !first_of(prompt.as_array()).is_integer();
 }
 
 int64_t count_of(const json::Value& list) {
@@ -112,7 +121,7 @@ json::Value sglang_finish(const json::Value& choice, int64_t tokens) {
   const json::Value* stop = choice.find("stop_reason");
   if (reason == json::Value("stop"))
     finish.set("matched",
-               stop && !stop->is_null() ? *stop : member(choice, "token_ids").as_array().back());
+               stop && !stop->is_null() ? *stop : last_of(member(choice, "token_ids").as_array()));
   return finish;
 }
 
@@ -129,6 +138,7 @@ json::Value exact_version_of(const json::Value& asked) {
 
 Asked asked_of_sglang(const json::Value& body) {
   if (!body.is_object()) fail_usage("expected an object, found {}", body.type_name());
+  openai::refuse_fields(body, kSglangRefused);
   Asked asked{.body = json::Object{{"return_token_ids", true}, {"logits_hash", true}}};
   const json::Value none = json::Object{};
   const json::Value *prompt = nullptr, *sampling = &none;
@@ -198,6 +208,7 @@ json::Value sglang_answer(const Asked& asked, const json::Value& answer,
 
 Asked asked_of_trl(const json::Value& body) {
   if (!body.is_object()) fail_usage("expected an object, found {}", body.type_name());
+  openai::refuse_fields(body, kTrlRefused);
   Asked asked{.body = json::Object{{"return_token_ids", true}, {"max_tokens", 16}},
               .is_list = true,
               .shows_logprobs = true};
@@ -216,7 +227,7 @@ Asked asked_of_trl(const json::Value& body) {
       if (value.as_integer() != 0)
         fail_usage("expected logprobs of 0 or null, found {}: ask /v1/completions for more",
                    value.as_integer());
-    } else if (name != "images" || !value.is_array()) {
+    } else if (!openai::find_field(kTrlRefused, name)) {
       fail_usage("the request has {}, which is not supported", json::quoted(name));
     }
   }

@@ -81,13 +81,10 @@ std::string ThoughtSeal::sign(std::string_view thought) const {
   return hex_text(authenticated(key_, thought));
 }
 
-void ThoughtSeal::check(std::string_view thought, std::string_view signature) const {
+bool ThoughtSeal::signs(std::string_view thought, std::string_view signature) const {
   const std::string expected = sign(thought);
-  if (signature.size() != expected.size() ||
-      CRYPTO_memcmp(signature.data(), expected.data(), expected.size()) != 0)
-    fail_usage(
-        "the signature of a thinking block is not that of its text: expected both as the server "
-        "wrote them");
+  return signature.size() == expected.size() &&
+         CRYPTO_memcmp(signature.data(), expected.data(), expected.size()) == 0;
 }
 
 std::string ThoughtSeal::close(std::string_view thought) const {
@@ -98,7 +95,7 @@ std::string ThoughtSeal::close(std::string_view thought) const {
   return hex_text(nonce + tag + text);
 }
 
-std::string ThoughtSeal::open(std::string_view closed) const {
+std::optional<std::string> ThoughtSeal::open(std::string_view closed) const {
   const std::string bytes = bytes_from(closed);
   bool holds = bytes.size() >= kNonceBytes + kTagBytes;
   std::string text;
@@ -107,7 +104,7 @@ std::string ThoughtSeal::open(std::string_view closed) const {
     text = seal_or_open(false, key_, bytes.substr(0, kNonceBytes),
                         bytes.substr(kNonceBytes + kTagBytes), tag, holds);
   }
-  if (!holds) fail_usage("expected encrypted_content as the server wrote it, found another text");
+  if (!holds) return std::nullopt;
   return text;
 }
 

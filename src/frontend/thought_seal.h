@@ -3,6 +3,7 @@
 
 #include <array>
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 
@@ -16,13 +17,12 @@ class ThoughtSeal {
 
   // Of a block of type thinking: HMAC-SHA256, hexadecimal.
   std::string sign(std::string_view thought) const;
-  // Throws UsageError where the signature is not the thought's.
-  void check(std::string_view thought, std::string_view signature) const;
+  bool signs(std::string_view thought, std::string_view signature) const;
 
   // The thought in a form that a client cannot read or change (AES-256-GCM with a nonce of its
-  // signature), hexadecimal; and back. Throws UsageError for what was not closed by this secret.
+  // signature), hexadecimal; and back. Nothing where it was not closed by this secret.
   std::string close(std::string_view thought) const;
-  std::string open(std::string_view closed) const;
+  std::optional<std::string> open(std::string_view closed) const;
 
  private:
   std::array<unsigned char, 32> key_{};

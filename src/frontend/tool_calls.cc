@@ -26,8 +26,12 @@ const json::Value& function_of(const json::Value& tool) {
 
 json::Value parameters_of(const json::Value& function) {
   const json::Value* parameters = function.find("parameters");
-  if (parameters && parameters->is_object()) return *parameters;
-  return json::Object{{"type", "object"}, {"properties", json::Object()}};
+  if (!parameters || !parameters->is_object() || parameters->as_object().empty())
+    return json::Object{{"type", "object"}, {"properties", json::Object()}};
+  if (parameters->find("type") || !parameters->find("properties")) return *parameters;
+  json::Value object = *parameters;  // arguments are one
+  object.set("type", "object");
+  return object;
 }
 
 // A schema that stands at `place` of another: what its references meant, they go on to mean.

@@ -57,6 +57,8 @@ json::Value grammar_of_calls(const json::Value& tools, ToolFormat format, bool o
 bool has_strict(const json::Value& tools);
 // What stands before a call.
 std::string_view opening_mark(ToolFormat format);
+// What a call begins with whose opening mark the model has left out; or nothing.
+std::string_view unwrapped_mark(ToolFormat format);
 
 // What stands at the front of a place where calls may be.
 struct CallHead {

@@ -168,12 +168,13 @@ CallHead whole_head(std::optional<ToolCall> call, size_t bytes, bool ends) {
 CallHead tagged_head(std::string_view text, FrontSearch& search) {
   const CallHead head = json_head(text);
   if (head.kind != kOther.kind) return head;
-  const size_t close = search.find(text, kToolClose);
+  const size_t close = search.find(text, kToolClose), next = text.find(kToolOpen);
+  if (next < close) return {.kind = Kind::text, .bytes = next, .ends = true};
   if (close == kNotThere) return kMore;
   return whole_head(call_of(text.substr(0, close)), close + kToolClose.size(), true);
 }
 
-// A function, or the end of all.
+// A function, or the end of all. Anything else is text.
 CallHead coder_head(std::string_view text, FrontSearch& search) {
   const size_t skipped = search.gaps(text, kGaps);
   const std::string_view rest = text.substr(skipped);
@@ -185,9 +186,13 @@ CallHead coder_head(std::string_view text, FrontSearch& search) {
     return {.kind = Kind::call,
             .bytes = skipped + end + 1,
             .name = std::string(rest.substr(kFunction.size(), end - kFunction.size()))};
-  const size_t close = search.find(text, kToolClose);
-  if (close == kNotThere) return kMore;
-  return {.kind = Kind::text, .bytes = close + kToolClose.size(), .ends = true};
+  const bool goes_on =
+      kToolClose.starts_with(rest) || kFunction.starts_with(rest) ||
+      (rest.starts_with(kFunction) && rest.size() < kMostOfName && end == kNotThere);
+  if (goes_on) return kMore;
+  if (rest.starts_with(kFunction))
+    return {.kind = Kind::text, .bytes = skipped + kFunction.size(), .ends = true};
+  return {.kind = Kind::skip, .ends = true};
 }
 
 // NAME, [CALL_ID] and an id if there is one, [ARGS], an object.
@@ -370,6 +375,10 @@ std::span<const std::string_view> marks_of(ToolFormat format) {
   const auto* found = std::ranges::find(kToolStyles, format, &ToolStyle::format);
   if (found == std::end(kToolStyles)) return {};
   return found->marks;
+}
+
+std::string_view unwrapped_mark(ToolFormat format) {
+  return format == ToolFormat::qwen3_coder ? kFunction : std::string_view();
 }
 
 std::string_view opening_mark(ToolFormat format) {

@@ -4,6 +4,7 @@
 #include <ctime>
 #include <random>
 
+#include "base/ends.h"
 #include "base/error.h"
 #include "base/json_values.h"
 #include "errors.h"
@@ -58,6 +59,17 @@ std::tm utc(int64_t seconds) {
 
 }  // namespace
 
+// Whether a name, or one in which '*' stands for anything, is this one.
+bool names(std::string_view pattern, std::string_view name) {
+  const size_t star = pattern.find('*');
+  if (star == pattern.npos) return pattern == name;
+  if (!name.starts_with(pattern.substr(0, star))) return false;
+  pattern.remove_prefix(star + 1);
+  for (name.remove_prefix(star); !names(pattern, name); name.remove_prefix(1))
+    if (name.empty()) return false;
+  return true;
+}
+
 json::Value parse_body(const std::string& body) {
   if (json::has_more_values(body, kMaxValues))
     fail_usage("expected at most {} values in the body of the request, found more", kMaxValues);
@@ -78,7 +90,7 @@ ReceiptModel Admission::answering_model() const {
 }
 
 openai::Request Admission::read(const JournalEntry& entry, const json::Value& body,
-                                const std::optional<std::string>& earlier, bool only_counts) const {
+                                const std::optional<std::string>& earlier, Purpose purpose) const {
   const BackendFacts facts = backend_.facts();
   openai::Context context{
       .vocab = facts.vocab,
@@ -92,9 +104,11 @@ openai::Request Admission::read(const JournalEntry& entry, const json::Value& bo
       .thought_format = model_.thought_format,
       .seal = model_.seal,
       .renders = entry.prompts.empty(),
+      .shows_conversation = purpose == Purpose::show,
       .max_logprobs = model_.max_logprobs,
+      .clamps_length = model_.clamps_length,
       .max_prompt_bytes =
-          only_counts ? SIZE_MAX : model_.tokenizer->most_bytes(facts.max_model_len),
+          purpose == Purpose::answer ? model_.tokenizer->most_bytes(facts.max_model_len) : SIZE_MAX,
       .ignores_unknown = true};
   json::Value items;
   if (earlier) {
@@ -194,7 +208,7 @@ Admitted Admission::admit(const HttpRequest& http, const std::string& owner,
   size_t longest = 0;
   for (const openai::Prompt& prompt : request.prompts) {
     entry.prompts.push_back(encode(request, prompt));
-    longest = std::max(longest, entry.prompts.back().size());
+    longest = std::max(longest, last_of(entry.prompts).size());
   }
   openai::settle_length(request, longest, facts.max_model_len);
   entry.params = request.base.params;
@@ -214,11 +228,29 @@ TokenizedText Admission::tokenize(const HttpRequest& http) const {
   const openai::Request request =
       read({.created = static_cast<int64_t>(std::time(nullptr)),
             .endpoint = chat ? "/v1/chat/completions" : "/v1/completions"},
-           body, std::nullopt, true);
+           body, std::nullopt, Purpose::count);
   const json::Value* texts = body.find("return_token_strs");
   if (texts && !texts->is_null() && !texts->is_bool())
     fail_usage("expected return_token_strs as true or false, found {}", texts->type_name());
-  return {encode(request, request.prompts.front()), texts && *texts == json::Value(true)};
+  return {encode(request, first_of(request.prompts)), texts && *texts == json::Value(true)};
+}
+
+json::Value Admission::render(const HttpRequest& http) const {
+  json::Value body = parse_body(http.body);
+  if (!body.is_object()) fail_usage("expected an object, found {}", body.type_name());
+  if (!body.find("max_tokens")) body.set("max_tokens", 1);  // a message needs one for its answer
+  const std::string path = http.path.substr(0, http.path.rfind('/'));
+  openai::Request request =
+      read({.created = static_cast<int64_t>(std::time(nullptr)), .endpoint = path}, body,
+           std::nullopt, Purpose::show);
+  check_model(request.model);
+  json::Array ids;
+  for (const int32_t id : encode(request, first_of(request.prompts)))
+    ids.emplace_back(static_cast<int64_t>(id));
+  json::Value shown = std::move(request.conversation);
+  shown.set("count", std::ssize(ids));
+  shown.set("token_ids", std::move(ids));
+  return shown;
 }
 
 std::string Admission::detokenize(const HttpRequest& http) const {
@@ -267,9 +299,9 @@ std::vector<std::vector<int32_t>> Admission::embedded(const json::Value& body) c
   const int32_t most = backend_.facts().max_model_len;
   for (const openai::Prompt& one : request.prompts) {
     texts.push_back(encode(request, one));
-    if (texts.back().empty() || std::ssize(texts.back()) > most)
+    if (last_of(texts).empty() || std::ssize(last_of(texts)) > most)
       throw FieldError("input", fmt::format("expected a text of 1 to {} tokens, found {}", most,
-                                            texts.back().size()));
+                                            last_of(texts).size()));
   }
   return texts;
 }
@@ -293,9 +325,8 @@ std::optional<int32_t> Admission::dimensions(const json::Value& body) const {
 }
 
 void Admission::check_model(const std::string& name) const {
-  if (name.empty() ||
-      std::find(model_.names.begin(), model_.names.end(), name) != model_.names.end())
-    return;
+  const auto is_it = [&](const std::string& served) { return names(served, name); };
+  if (name.empty() || std::ranges::any_of(model_.names, is_it)) return;
   throw ApiError{404, fmt::format("the model {} does not exist", json::quoted(name)),
                  "model_not_found", "model"};
 }
@@ -321,11 +352,11 @@ Admitted Admission::complete(JournalEntry entry, openai::Request request) const 
   }
   openai::Head head{.id = entry.id,
                     .created = entry.created,
-                    .model = request.model.empty() ? model_.names.front() : request.model,
+                    .model = request.model.empty() ? first_of(model_.names) : request.model,
                     .system_fingerprint = fingerprint(),
                     .seed = entry.params.seed};
   if (!entry.prompts.empty())
-    openai::settle_thoughts(request, entry.prompts.front(), *model_.tokenizer);
+    openai::settle_thoughts(request, first_of(entry.prompts), *model_.tokenizer);
   std::vector<Request> requests = make_requests(entry, request);
   Admitted admitted{.entry = std::move(entry),
                     .request = std::move(request),
@@ -368,7 +399,7 @@ std::vector<Request> Admission::make_requests(const JournalEntry& entry,
           "context_length_exceeded",
           request.endpoint == openai::Endpoint::responses ? "max_output_tokens" : "max_tokens"};
     requests.push_back(request.answer(i, prompt));
-    requests.back().cache_salt = salt;
+    last_of(requests).cache_salt = salt;
   }
   return requests;
 }

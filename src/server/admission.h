@@ -30,6 +30,7 @@ struct ServedModel {
   std::vector<int32_t> embedding_sizes;
   bool normalizes_embeddings = false;  // cut or not
   int32_t max_logprobs = 20;           // of a position, vLLM's
+  bool clamps_length = false;          // of any endpoint: see openai::Context
   // Requests of all keys share computed blocks. Else those of one key do: how soon an answer begins
   // would tell a client whether somebody else asked the same.
   bool shares_prefixes = true;
@@ -72,6 +73,9 @@ class Admission {
 
   // Of POST /tokenize, as vLLM has it: a "prompt" or "messages". Throws as `admit` does.
   TokenizedText tokenize(const HttpRequest& http) const;
+  // Of POST .../render: the prompt of a chat, a message or a response, and the form in which the
+  // chat template has its conversation.
+  json::Value render(const HttpRequest& http) const;
   // Of POST /detokenize: the text of "tokens".
   std::string detokenize(const HttpRequest& http) const;
 
@@ -91,11 +95,15 @@ class Admission {
   void check_model(const std::string& name) const;
 
  private:
-  // `entry` says to which endpoint and when, and has the prompts if they are known. Where tokens
-  // are only counted a prompt may be of any size.
+  enum class Purpose {
+    answer,
+    count,  // the prompt's tokens alone: it may be of any size
+    show,   // the conversation, too
+  };
+  // `entry` says to which endpoint and when, and has the prompts if they are known.
   openai::Request read(const JournalEntry& entry, const json::Value& body,
                        const std::optional<std::string>& earlier = std::nullopt,
-                       bool only_counts = false) const;
+                       Purpose purpose = Purpose::answer) const;
   openai::Request read_input(const json::Value& prompt) const;
   std::vector<int32_t> encode(const openai::Request& request, const openai::Prompt& prompt) const;
   std::vector<Request> make_requests(const JournalEntry& entry,

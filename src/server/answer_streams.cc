@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <set>
 
+#include "base/ends.h"
 #include "errors.h"
 #include "sampling/constraint_cursor.h"
 #include "sampling/sampler.h"
@@ -21,9 +22,9 @@ json::Value body_of(const openai::Request& request, const std::vector<TextAnswer
                     const Tokenizer& tokenizer, const openai::Head& head) {
   if (request.receipt_only) return receipts_of(request, answers);
   if (request.endpoint == openai::Endpoint::responses)
-    return openai::response_body(request, answers[0], head);
+    return openai::response_body(request, first_of(answers), head);
   if (request.endpoint == openai::Endpoint::messages)
-    return anthropic::message_body(request, answers[0], head);
+    return anthropic::message_body(request, first_of(answers), head);
   return openai::answer_body(request, answers, tokenizer, &head);
 }
 
@@ -73,7 +74,7 @@ AnswerStream::AnswerStream(Admitted admitted, std::shared_ptr<Exchange> exchange
   for (const Request& request : admitted_.requests) {
     if (writer_) break;
     builders_.push_back(std::make_unique<AnswerBuilder>(tokenizer, request));
-    builders_.back()->answer.prompt_tokens = request.prompt;
+    last_of(builders_)->answer.prompt_tokens = request.prompt;
   }
   if (admitted_.cached) set_all_cached(*admitted_.cached);
 }
@@ -94,7 +95,7 @@ void AnswerStream::set_all_cached(int64_t tokens) {
 std::unique_ptr<openai::StreamWriter> AnswerStream::make_writer() const {
   const openai::Request& request = admitted_.request;
   const auto& prompts = admitted_.entry.prompts;
-  const auto size = std::ssize(prompts.front());
+  const auto size = std::ssize(first_of(prompts));
   if (request.endpoint == openai::Endpoint::responses)
     return std::make_unique<openai::ResponseWriter>(admitted_.head, request, size, tokenizer_);
   if (request.endpoint == openai::Endpoint::messages)
@@ -197,7 +198,7 @@ void AnswerStream::finish() {
     answers.push_back(std::move(builder->answer));
   }
   const openai::Request& request = admitted_.request;
-  remember_output(answers[0]);
+  remember_output(first_of(answers));
   const bool has_lists = request.endpoint == openai::Endpoint::completions ||
                          request.endpoint == openai::Endpoint::chat;
   if (has_lists && is_long(answers) && !request.receipt_only) {

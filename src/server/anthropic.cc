@@ -2,6 +2,7 @@
 #include <ctime>
 
 #include "api.h"
+#include "base/ends.h"
 #include "base/error.h"
 
 namespace invar::server {
@@ -12,9 +13,9 @@ int64_t Admission::count_tokens(const HttpRequest& http) const {
   if (!body.find("max_tokens")) body.set("max_tokens", 1);  // needed only for an answer
   const openai::Request request =
       read({.created = static_cast<int64_t>(std::time(nullptr)), .endpoint = "/v1/messages"}, body,
-           std::nullopt, true);
+           std::nullopt, Purpose::count);
   check_model(request.model);
-  return std::ssize(encode(request, request.prompts.front()));
+  return std::ssize(encode(request, first_of(request.prompts)));
 }
 
 // POST /v1/messages/count_tokens

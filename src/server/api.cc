@@ -5,6 +5,7 @@
 #include <charconv>
 #include <ctime>
 
+#include "base/ends.h"
 #include "base/error.h"
 #include "errors.h"
 #include "routes.h"
@@ -222,6 +223,12 @@ void Server::tokenize(std::shared_ptr<Exchange> exchange) {
   });
 }
 
+// POST /v1/chat/completions/render and its like.
+void Server::render(std::shared_ptr<Exchange> exchange) {
+  const HttpRequest& request = exchange->request;
+  reply_later(tokens_, exchange, [this, &request] { return admission_.render(request); });
+}
+
 void Server::detokenize(std::shared_ptr<Exchange> exchange) {
   const HttpRequest& request = exchange->request;
   reply_later(tokens_, exchange, [this, &request]() -> json::Value {
@@ -297,6 +304,9 @@ void Server::admit(std::shared_ptr<Exchange> exchange, std::shared_ptr<HeldSlots
   else
     rank_requests(*admitted);
   warn_of_ignored(admitted->request.ignored);
+  if (const auto& warnings = admitted->request.warnings.all(); !warnings.empty())
+    exchange->more_headers.emplace_back("X-Invar-Warning",
+                                        fmt::format("{}", fmt::join(warnings, "; ")));
   streams_.number(admitted->requests);
   if (!journal_) return submit(exchange, admitted, lease);
   forget_old_lines();
@@ -378,7 +388,7 @@ void Server::submit(std::shared_ptr<Exchange> exchange, std::shared_ptr<Admitted
       if (const auto late = weak.lock()) streams_.expire(*late);
     };
     // A form may take long to compile; anything else is not worth another thread's waking.
-    if (stream->admitted().requests.front().structured_output.empty())
+    if (first_of(stream->admitted().requests).structured_output.empty())
       return begin(stream, submit_requests(*stream));
     grammars_.post([this, stream] {
       http_.post([this, stream, error = submit_requests(*stream)] { begin(stream, error); });

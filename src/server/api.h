@@ -92,6 +92,7 @@ class Server {
   void metrics(std::shared_ptr<Exchange> exchange);
   void answer(std::shared_ptr<Exchange> exchange);
   void tokenize(std::shared_ptr<Exchange> exchange);
+  void render(std::shared_ptr<Exchange> exchange);
   void detokenize(std::shared_ptr<Exchange> exchange);
   void count_tokens(std::shared_ptr<Exchange> exchange);
   void embeddings(std::shared_ptr<Exchange> exchange);

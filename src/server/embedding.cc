@@ -4,6 +4,7 @@
 #include <openssl/evp.h>
 
 #include "api.h"
+#include "base/ends.h"
 #include "base/error.h"
 #include "engine/pooled_vector.h"
 
@@ -91,7 +92,8 @@ void Server::embed(const std::shared_ptr<Embedding>& embedding) {
                      weak = std::weak_ptr(embedding)] {
     worker_.post([=, this, embedding = weak.lock()] {
       guarded(embedding->exchange, [&] {
-        HttpReply reply{.body = json::dump(body_of(*embedding, model_.names.front(), fingerprint))};
+        HttpReply reply{.body =
+                            json::dump(body_of(*embedding, first_of(model_.names), fingerprint))};
         http_.post([embedding, reply] { embedding->exchange->reply(reply); });
       });
     });

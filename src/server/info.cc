@@ -1,5 +1,6 @@
 // What the server says of itself: its health, the models it serves, how busy it is.
 #include "api.h"
+#include "base/ends.h"
 #include "base/error.h"
 
 namespace invar::server {
@@ -37,7 +38,7 @@ void Server::version(std::shared_ptr<Exchange> exchange) {
 
 void Server::metrics(std::shared_ptr<Exchange> exchange) {
   exchange->reply({.type = "text/plain; version=0.0.4; charset=utf-8",
-                   .body = streams_.metrics.text(model_.names.front(), backend_.facts(),
+                   .body = streams_.metrics.text(first_of(model_.names), backend_.facts(),
                                                  backend_.stats(), streams_.steps.totals(),
                                                  http_.counts().connections, streams_.size())});
 }
@@ -47,7 +48,7 @@ json::Value Server::model_object(const std::string& name) const {
                       {"object", "model"},
                       {"created", started_},
                       {"owned_by", "invar"},
-                      {"root", model_.names.front()},
+                      {"root", first_of(model_.names)},
                       {"max_model_len", static_cast<int64_t>(backend_.facts().max_model_len)}};
 }
 

@@ -114,7 +114,7 @@ Asked read_asked(const json::Value& body, const Receipt& receipt, const AnswerTe
                           .clock = [&] { return utc(receipt.created); },
                           .max_logprobs = texts.vocab,
                           .ignores_unknown = true};
-  if (texts.chat) context.tool_format = tool_format_of(texts.chat->source());
+  if (texts.chat) context.tool_format = texts.chat->tool_format();
   if (texts.chat) context.thought_format = thought_format_of(texts.chat->source());
   if (is_chat) context.defaults.max_tokens = receipt.context;
   Asked asked{parse_request(body, is_chat ? Endpoint::chat : Endpoint::completions, context), {}};

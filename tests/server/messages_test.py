@@ -160,6 +160,7 @@ class Messages(unittest.TestCase):
         counted = self.served.post(MESSAGES + "/count_tokens", model="m", **body)
         self.assertEqual(counted, {"input_tokens": self.served.post(MESSAGES, max_tokens=1, **body)["usage"]["input_tokens"]})
         self.refused(400, "at least one message", path=MESSAGES + "/count_tokens", messages=[])
+        self.refused(400, "at least one block", path=MESSAGES + "/count_tokens", messages=[{"role": "user", "content": []}])
 
     def test_what_is_refused(self):
         ask = dict(messages=HI, max_tokens=1)
@@ -167,14 +168,15 @@ class Messages(unittest.TestCase):
         self.refused(404, "does not exist", kind="not_found_error", model="other", **ask)
         for more, text in (
                 (dict(messages=[]), "at least one message"), (dict(messages="x"), "messages"), (dict(messages=[{}]), "role"),
-                (dict(messages=[{"role": "wizard", "content": "x"}]), "user or assistant"), (dict(messages=[{"role": "user", "content": 1}]), "content"),
+                (dict(messages=[{"role": "user", "content": []}]), "at least one block"),
+                (dict(messages=[*HI, {"role": "assistant", "content": "x"}, {"role": "user", "content": []}]), "at least one block"),
+                (dict(messages=[{"role": "wizard", "content": "x"}]), "user, assistant or system"), (dict(messages=[{"role": "user", "content": 1}]), "content"),
                 (dict(messages=[{"role": "user", "content": [{"type": "image", "source": {}}]}]), "text or tool_result"),
-                (dict(messages=[{"role": "assistant", "content": [{"type": "thinking", "thinking": "x"}]}]), "signature"),
                 (dict(messages=[{"role": "user", "content": [{"type": "tool_result", "content": "x"}]}]), "tool_use_id"),
                 (dict(messages=[*HI, {"role": "assistant", "content": [{"type": "tool_use", "id": "a", "name": "b", "input": {}}]}]), "results"),
-                (dict(system=1), "system"), (dict(tools=[{"type": "bash_20250124", "name": "bash"}]), "input_schema"), (dict(tools=[{"name": "x"}]), "input_schema"),
+                (dict(system=1), "system"), (dict(tools=[{"name": "x"}]), "input_schema"),
                 (dict(tool_choice={"type": "all"}), "tool_choice"),
-                (dict(tools=[TOOL], tool_choice={"type": "auto", "disable_parallel_tool_use": 1}), "disable_parallel_tool_use"), (dict(thinking={"type": "enabled", "budget_tokens": 9}), "thinking"),
+                (dict(tools=[TOOL], tool_choice={"type": "auto", "disable_parallel_tool_use": 1}), "disable_parallel_tool_use"),
                 (dict(n=2), "one answer"), (dict(logprobs=True), "logprobs"), (dict(mcp_servers=[{}]), "mcp_servers"), (dict(temperature=-1), "temperature"),
                 (dict(typical_p=0.5), "typical_p"), (dict(stop_sequences=[1]), "stop"), (dict(max_tokens="x"), "max_tokens")):
             self.refused(400, text, **{**ask, **more})

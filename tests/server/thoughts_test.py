@@ -152,11 +152,17 @@ class Thoughts(unittest.TestCase):
         said = self.served.post(MESSAGES, messages=HI, **body)["content"]
         self.assertEqual([block["type"] for block in said], ["thinking", "text"])
         more = HI + [{"role": "assistant", "content": said}, {"role": "user", "content": "and?"}]
-        self.served.post(MESSAGES, messages=more, **body)
-        said[0]["thinking"] += "!"
-        status, _, answer = self.served.ask("POST", MESSAGES, dict(messages=more, **body))
-        self.assertEqual(status, 400)
-        self.assertIn("signature", answer["error"]["message"])
+        tokens = lambda: self.served.ask("POST", MESSAGES + "/render", dict(messages=more, **body))
+        status, headers, kept = tokens()
+        self.assertEqual((status, headers.get("X-Invar-Warning")), (200, None))
+        self.assertEqual(kept["messages"][1]["reasoning_content"], said[0]["thinking"])
+        # A thought that was changed, or that another server signed, is left out and said to be.
+        for wrong in (dict(thinking=said[0]["thinking"] + "!"), dict(signature="EqQBCgIYAg=="), dict(signature=None)):
+            more[1]["content"] = [said[0] | wrong, said[1]]
+            status, headers, _ = self.served.ask("POST", MESSAGES, dict(messages=more, **body))
+            self.assertEqual(status, 200)
+            self.assertIn("signature", headers["X-Invar-Warning"])
+            self.assertNotIn("reasoning_content", tokens()[2]["messages"][1])
 
     def test_closed_thoughts_come_back(self):
         body = dict(max_output_tokens=30, reasoning={"effort": "minimal", "summary": "auto"}, thinking_token_budget=5,
@@ -172,8 +178,8 @@ class Thoughts(unittest.TestCase):
         for name in ("input_tokens", "output_tokens"):
             self.assertEqual(same["usage"][name], again["usage"][name])
         closed["encrypted_content"] = closed["encrypted_content"][:-2] + "00"
-        status, _, answer = self.served.ask("POST", RESPONSES, dict(input=question + [closed], **body))
-        self.assertEqual((status, "encrypted_content" in answer["error"]["message"]), (400, True))
+        status, headers, _ = self.served.ask("POST", RESPONSES, dict(input=question + [closed], **body))
+        self.assertEqual((status, "another server closed it" in headers["X-Invar-Warning"]), (200, True))
         first = self.served.post(RESPONSES, input="hi", **body)
         self.served.post(RESPONSES, input="and?", previous_response_id=first["id"], **body)
 

@@ -5,6 +5,7 @@
 #include <cmath>
 #include <unordered_map>
 
+#include "base/ends.h"
 #include "base/error.h"
 #include "frontend/jinja/operations.h"
 #include "frontend/jinja/python_text.h"
@@ -313,7 +314,7 @@ Value first_or_last(Budget& budget, const Value& input, const Arguments& a, bool
   if (!first) length_of(input);  // a generator has no last
   const Items items = items_of(budget, input);
   if (items.empty()) return Undefined{"an element of nothing"};
-  return first ? items.front() : items.back();
+  return first ? first_of(items) : last_of(items);
 }
 
 Value items(Budget& budget, const Value& input, const Arguments& a) {

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <charconv>
 
+#include "base/ends.h"
 #include "frontend/jinja/python_text.h"
 #include "tokenizer/utf8.h"
 
@@ -36,7 +37,7 @@ std::string normalized(std::string_view source) {
       out += source[i];
     }
   }
-  if (!out.empty() && out.back() == '\n') out.pop_back();
+  if (!out.empty() && last_of(out) == '\n') out.pop_back();
   return out;
 }
 
@@ -205,7 +206,7 @@ class Lexer {
     if (c == '{') open += '}';
     if (c != ')' && c != ']' && c != '}') return;
     if (open.empty()) fault(fmt::format("found a {} that nothing opens", c));
-    if (open.back() != c) fault(fmt::format("found {} where {} was expected", c, open.back()));
+    if (last_of(open) != c) fault(fmt::format("found {} where {} was expected", c, last_of(open)));
     open.pop_back();
   }
 

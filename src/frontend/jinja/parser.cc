@@ -7,6 +7,7 @@
 #include <map>
 #include <span>
 
+#include "base/ends.h"
 #include "frontend/jinja/lexer.h"
 
 namespace invar::jinja {
@@ -246,7 +247,7 @@ class Parser {
       Parameter parameter{expect_name(), nullptr};
       if (skip_symbol("="))
         parameter.value = parse_expression();
-      else if (!parameters.empty() && parameters.back().value)
+      else if (!parameters.empty() && last_of(parameters).value)
         fault(fmt::format("the parameter {} without a default follows one with a default",
                           parameter.name));
       parameters.push_back(std::move(parameter));

@@ -1,0 +1,211 @@
+#include "frontend/template_traits.h"
+
+#include <algorithm>
+#include <initializer_list>
+#include <optional>
+#include <string>
+
+#include "base/error.h"
+#include "base/json.h"
+#include "frontend/tool_calls.h"
+
+namespace invar {
+
+namespace {
+
+using json::Array;
+using json::Object;
+using json::Value;
+using Ids = TemplateTraits::Ids;
+using NoWords = TemplateTraits::NoWords;
+using System = TemplateTraits::System;
+
+// Words that no template has of its own.
+constexpr const char *kUser = "proben", *kMoreWords = "probeo", *kSystem = "probes",
+                     *kLater = "probel", *kAnswer = "probea", *kTool = "probet", *kKey = "probek",
+                     *kArgument = "probev", *kResult = "prober";
+constexpr const char *kBriefId = "abcdefgh1", *kNextBriefId = "abcdefgh2",
+                     *kNamedId = "functions.probet:0", *kNextNamedId = "functions.probet:1",
+                     *kLongId = "call_0123456789abcdef_0_0";
+
+Value said(const char* role, const Value& content) {
+  return Object{{"role", role}, {"content", content}};
+}
+Value user(const char* words = kUser) {
+  return said("user", words);
+}
+
+// Of a message with a call.
+struct Shape {
+  const char* id;
+  bool is_text;  // the arguments are
+  NoWords no_words;
+};
+
+Value call_of(const Shape& shape, const char* id, const char* argument) {
+  const Value object = Object{{kKey, argument}};
+  const Value arguments = shape.is_text ? Value(json::dump(object)) : object;
+  return Object{{"id", id},
+                {"type", "function"},
+                {"function", Object{{"name", kTool}, {"arguments", arguments}}}};
+}
+
+Value caller_of(const Shape& shape, Array calls) {
+  Object message = {{"role", "assistant"}};
+  if (shape.no_words == NoWords::empty) message.emplace_back("content", "");
+  if (shape.no_words == NoWords::null) message.emplace_back("content", nullptr);
+  message.emplace_back("tool_calls", std::move(calls));
+  return message;
+}
+
+Value result(const char* id, const char* words = kResult) {
+  return Object{{"role", "tool"}, {"tool_call_id", id}, {"name", kTool}, {"content", words}};
+}
+
+Value some_tools() {
+  const Value word = Object{{"type", "string"}, {"description", "A word"}};
+  const Value parameters = Object{{"type", "object"}, {"properties", Object{{kKey, word}}}};
+  return Array{
+      Object{{"type", "function"},
+             {"function",
+              Object{{"name", kTool}, {"description", "A tool"}, {"parameters", parameters}}}}};
+}
+
+int64_t words_of_python(std::string_view text) {
+  int64_t count = 0;
+  for (size_t i = 0; i < text.size(); ++i)
+    count += text.substr(i).starts_with("None") || text.substr(i).starts_with("{'");
+  return count;
+}
+
+class Prober {
+ public:
+  Prober(const jinja::Template& program, const jinja::Variables& fixed)
+      : program_(program), fixed_(fixed) {}
+
+  // Whether it takes an empty list of tools alone where there are none.
+  bool lists_no_tools() {
+    if (shows({user()}, {kUser})) return false;
+    no_tools_ = Array();
+    if (shows({user()}, {kUser})) return true;
+    no_tools_ = nullptr;
+    return false;
+  }
+
+  // Whether the template takes the messages, shows all of the words, and no more of them as Python
+  // prints it than of a user's message alone.
+  bool shows(const Array& messages, std::initializer_list<std::string_view> words,
+             bool has_tools = false) const {
+    const std::string text = rendered(messages, has_tools);
+    const auto is_shown = [&](std::string_view word) { return text.find(word) != text.npos; };
+    return std::ranges::all_of(words, is_shown) &&
+           words_of_python(text) <= words_of_python(rendered({user()}, has_tools));
+  }
+
+  void find_words(TemplateTraits& traits) const {
+    const Value answer = said("assistant", kAnswer);
+    const Array parts = {said("user", Array{Object{{"type", "text"}, {"text", kUser}}})};
+    traits.takes_parts =
+        shows(parts, {kUser}) && rendered(parts, false).find("\"type\"") == std::string::npos;
+    traits.repeats_roles = shows({user(), user(kMoreWords)}, {kUser, kMoreWords}) &&
+                           shows({user(), answer, said("assistant", kLater), user(kMoreWords)},
+                                 {kUser, kAnswer, kLater, kMoreWords});
+    traits.empty_answers = shows({user(), said("assistant", ""), user(kMoreWords)}, {kMoreWords}) ||
+                           !shows({user(), answer, user(kMoreWords)}, {kMoreWords});
+    if (!shows({said("system", kSystem), user()}, {kSystem, kUser}))
+      traits.system = System::none;
+    else if (!shows({said("system", kSystem), user(), answer, said("system", kLater),
+                     user(kMoreWords)},
+                    {kSystem, kUser, kAnswer, kLater, kMoreWords}))
+      traits.system = System::first;
+  }
+
+  void find_tools(TemplateTraits& traits) const {
+    traits.shows_tools = shows({user()}, {kTool}, true);
+    const auto shape = shape_of_calls();
+    traits.shows_calls = shape.has_value();
+    const Value answer = said("assistant", kAnswer);
+    const Value caller =
+        shape ? caller_of(*shape, {call_of(*shape, shape->id, kArgument)}) : answer;
+    const Value found = result(shape ? shape->id : kBriefId);
+    traits.shows_results = shows({user(), caller, found}, {kResult}, true);
+    traits.user_after_tool =
+        shows({user(), caller, found, user(kMoreWords)}, {kResult, kMoreWords}, true) ||
+        !shows({user(), caller, found, answer, user(kMoreWords)}, {kResult, kMoreWords}, true);
+    if (shape) find_calls(*shape, traits);
+  }
+
+ private:
+  // The first in which the template shows a call.
+  std::optional<Shape> shape_of_calls() const {
+    for (const char* id : {kBriefId, kNamedId})
+      for (const bool is_text : {false, true})
+        for (const NoWords no_words : {NoWords::empty, NoWords::null, NoWords::absent})
+          if (const Shape shape{id, is_text, no_words}; shows_call(shape, id)) return shape;
+    return std::nullopt;
+  }
+
+  void find_calls(const Shape& shape, TemplateTraits& traits) const {
+    traits.text_arguments = shape.is_text;
+    traits.no_words = shape.no_words;
+    if (shape.id == kNamedId)
+      traits.ids = Ids::named;
+    else if (!shows_call(shape, kLongId))
+      traits.ids = Ids::brief;
+    const Value one = call_of(shape, shape.id, kArgument);
+    const char* next = traits.ids == Ids::named ? kNextNamedId : kNextBriefId;
+    traits.single_calls = !shows({user(), caller_of(shape, {one, call_of(shape, next, kMoreWords)}),
+                                  result(shape.id), result(next, kLater)},
+                                 {kArgument, kMoreWords}, true);
+    Value speaker = caller_of(shape, {one});
+    speaker.set("content", kMoreWords);
+    traits.calls_beside_words = shows({user(), speaker, result(shape.id)}, {kArgument}, true);
+    for (const char* name : {"reasoning_content", "thinking"}) speaker.set(name, kLater);
+    traits.calls_beside_thoughts = shows({user(), speaker, result(shape.id)}, {kArgument}, true);
+  }
+
+  // A result is behind the call, since a template may ask for it.
+  bool shows_call(const Shape& shape, const char* id) const {
+    return shows({user(), caller_of(shape, {call_of(shape, id, kArgument)}), result(id)},
+                 {kTool, kArgument}, true);
+  }
+
+  // Empty: it refuses them.
+  std::string rendered(const Array& messages, bool has_tools) const {
+    std::tm day{};
+    day.tm_mday = 1;
+    day.tm_year = 100;
+    jinja::Variables variables = fixed_;
+    variables.emplace_back("messages", jinja::Value::from_json(messages));
+    variables.emplace_back("tools", jinja::Value::from_json(has_tools ? some_tools() : no_tools_));
+    variables.emplace_back("documents", nullptr);
+    variables.emplace_back("add_generation_prompt", true);
+    try {
+      return program_.render(variables, {.limits = {}, .clock = [&] { return day; }});
+    } catch (const Error&) {
+      return "";
+    }
+  }
+
+  const jinja::Template& program_;
+  const jinja::Variables& fixed_;
+  Value no_tools_;
+};
+
+}  // namespace
+
+TemplateTraits traits_of(const jinja::Template& program, std::string_view source,
+                         const jinja::Variables& fixed) {
+  Prober prober(program, fixed);
+  TemplateTraits plain;
+  plain.reads_thinking = source.find(".thinking") != source.npos;
+  plain.has_format = tool_format_of(source) != ToolFormat::none;
+  plain.lists_no_tools = prober.lists_no_tools();
+  TemplateTraits traits = plain;
+  prober.find_words(traits);
+  if (!traits.takes_parts && !prober.shows({user()}, {kUser})) return plain;
+  prober.find_tools(traits);
+  return traits;
+}
+
+}  // namespace invar

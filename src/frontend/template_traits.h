@@ -1,0 +1,50 @@
+// What a chat template can show, found by rendering small conversations with it once.
+#pragma once
+
+#include <string_view>
+
+#include "frontend/jinja/template.h"
+
+namespace invar {
+
+struct TemplateTraits {
+  enum class System {
+    anywhere,  // wherever it stands
+    first,     // as the first message alone
+    none,      // nowhere: it is refused or left out
+  };
+  enum class Ids {
+    any,
+    brief,  // nine letters or digits
+    named,  // functions.NAME:NUMBER, which the template shows instead of the name
+  };
+  // The content of a message that has calls and no words.
+  enum class NoWords { empty, null, absent };
+
+  bool reads_thinking = false;  // thoughts under the name `thinking`, too
+  bool takes_parts = false;     // a user's content may be a list of parts
+  bool empty_answers = true;    // an answer may have no words
+  bool repeats_roles = true;    // two messages of one role may stand in a row
+  bool user_after_tool = true;  // a user may speak before the assistant has answered a result
+  System system = System::anywhere;
+
+  bool lists_no_tools = false;  // no tools are an empty list, else null
+  bool has_format = false;      // the template says how calls are written
+  bool shows_tools = true;
+  bool shows_calls = true;
+  bool shows_results = true;
+  // Of templates that show calls:
+  bool text_arguments = false;  // arguments are a text, else an object
+  Ids ids = Ids::any;
+  bool calls_beside_words = true;     // a message that has calls may say something, too
+  bool calls_beside_thoughts = true;  // and may do so behind a thought
+  bool single_calls = false;          // a message may have one call alone
+  NoWords no_words = NoWords::empty;
+};
+
+// `fixed`: variables that every conversation has, such as bos_token. A template that does not show
+// what a user says keeps the traits that change nothing.
+TemplateTraits traits_of(const jinja::Template& program, std::string_view source,
+                         const jinja::Variables& fixed);
+
+}  // namespace invar

@@ -1,0 +1,252 @@
+// Bodies of chats, messages and responses, put together as the input's bytes choose: an Error, or a
+// request with one prompt. Random edits of JSON texts rarely get past the parser; these bodies do.
+#include <algorithm>
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+#include "base/check.h"
+#include "base/error.h"
+#include "frontend/openai.h"
+#include "tokenizer/make_tokenizer.h"
+
+using namespace invar;
+using json::Array;
+using json::Object;
+using json::Value;
+
+namespace {
+
+// The input's bytes as choices. Behind its end every choice is the first one.
+class Choices {
+ public:
+  Choices(const uint8_t* data, size_t size) : data_(data), size_(size) {}
+
+  size_t below(size_t count) { return at_ < size_ ? data_[at_++] % count : 0; }
+  template <size_t N>
+  std::string_view word(const std::string_view (&words)[N]) {
+    return words[below(N)];
+  }
+
+ private:
+  const uint8_t* data_;
+  size_t size_, at_ = 0;
+};
+
+constexpr std::string_view kTexts[] = {"words", "",           " ",      "\n",  "<think>",
+                                       "{}",    "{\"a\": 1}", "{\"a\"", "null"};
+constexpr std::string_view kNames[] = {"f", "", "g h", "12345678901234567890"};
+
+std::string text(Choices& choices) {
+  return std::string(choices.word(kTexts));
+}
+
+// What may stand where something else is expected.
+Value anything(Choices& choices) {
+  switch (choices.below(9)) {
+    case 0:
+      return nullptr;
+    case 1:
+      return text(choices);
+    case 2:
+      return Array();
+    case 3:
+      return Object();
+    case 4:
+      return -1;
+    case 5:
+      return true;
+    case 6:
+      return 1e300;
+    case 7:
+      return Array{nullptr};
+    default:
+      return Object{{"type", text(choices)}};
+  }
+}
+
+// Adds a member, leaves it out, or gives it another kind of value.
+template <typename F>
+void add(Choices& choices, Object& object, const char* name, F value) {
+  const size_t way = choices.below(8);
+  if (way < 6) object.emplace_back(name, value());
+  if (way == 6) object.emplace_back(name, anything(choices));
+}
+
+template <typename F>
+Value list(Choices& choices, F one) {
+  Array all;
+  for (size_t left = choices.below(4); left > 0; --left) all.push_back(one(choices));
+  return all;
+}
+
+Value part(Choices& choices);
+
+Value content(Choices& choices) {
+  switch (choices.below(5)) {
+    case 0:
+      return text(choices);
+    case 1:
+      return nullptr;
+    case 2:
+      return Array();
+    default:
+      return list(choices, part);
+  }
+}
+
+// A part of a chat's content, or a block of a message's.
+Value part(Choices& choices) {
+  static constexpr std::string_view kTypes[] = {
+      "text",  "input_text",     "output_text", "thinking",          "tool_use", "tool_result",
+      "image", "tool_reference", "document",    "redacted_thinking", "refusal"};
+  Object made;
+  add(choices, made, "type", [&] { return Value(choices.word(kTypes)); });
+  add(choices, made, "text", [&] { return Value(text(choices)); });
+  if (choices.below(2) == 0) return made;
+  add(choices, made, "thinking", [&] { return Value(text(choices)); });
+  add(choices, made, "signature", [&] { return Value(text(choices)); });
+  add(choices, made, "id", [&] { return Value(choices.word(kNames)); });
+  add(choices, made, "tool_use_id", [&] { return Value(choices.word(kNames)); });
+  add(choices, made, "name", [&] { return Value(choices.word(kNames)); });
+  add(choices, made, "input", [&] { return anything(choices); });
+  if (choices.below(3) == 0) add(choices, made, "content", [&] { return content(choices); });
+  return made;
+}
+
+Value call(Choices& choices) {
+  Object function, made;
+  add(choices, function, "name", [&] { return Value(choices.word(kNames)); });
+  add(choices, function, "arguments",
+      [&] { return choices.below(2) ? Value(text(choices)) : anything(choices); });
+  add(choices, made, "id", [&] { return Value(choices.word(kNames)); });
+  add(choices, made, "type", [] { return Value("function"); });
+  add(choices, made, "function", [&] { return Value(function); });
+  return made;
+}
+
+// A message of a chat or of Anthropic's, or an item of a response.
+Value message(Choices& choices) {
+  static constexpr std::string_view kRoles[] = {"user", "assistant", "system",
+                                                "tool", "developer", "function"};
+  Object made;
+  add(choices, made, "role", [&] { return Value(choices.word(kRoles)); });
+  add(choices, made, "content", [&] { return content(choices); });
+  if (choices.below(2) == 0) return made;
+  add(choices, made, "name", [&] { return Value(choices.word(kNames)); });
+  add(choices, made, "tool_calls", [&] { return list(choices, call); });
+  add(choices, made, "tool_call_id", [&] { return Value(choices.word(kNames)); });
+  add(choices, made, "reasoning_content", [&] { return Value(text(choices)); });
+  return made;
+}
+
+Value item(Choices& choices) {
+  static constexpr std::string_view kTypes[] = {
+      "message",          "reasoning",       "function_call",    "function_call_output",
+      "custom_tool_call", "web_search_call", "local_shell_call", "custom_tool_call_output",
+      "item_reference"};
+  if (choices.below(2) == 0) return message(choices);
+  Object made;
+  add(choices, made, "type", [&] { return Value(choices.word(kTypes)); });
+  add(choices, made, "call_id", [&] { return Value(choices.word(kNames)); });
+  add(choices, made, "name", [&] { return Value(choices.word(kNames)); });
+  add(choices, made, "arguments", [&] { return Value(text(choices)); });
+  add(choices, made, "output", [&] { return content(choices); });
+  add(choices, made, "input", [&] { return Value(text(choices)); });
+  if (choices.below(2) == 0) return made;
+  add(choices, made, "role", [] { return Value("assistant"); });
+  add(choices, made, "content", [&] { return content(choices); });
+  add(choices, made, "summary", [&] { return list(choices, part); });
+  add(choices, made, "encrypted_content", [&] { return Value(text(choices)); });
+  return made;
+}
+
+Value schema(Choices& choices) {
+  return choices.below(2) ? anything(choices) : Value(Object{{"type", "object"}});
+}
+
+Value tool(Choices& choices) {
+  static constexpr std::string_view kTypes[] = {"function",    "custom",    "web_search",
+                                                "local_shell", "namespace", "bash_20250124"};
+  Object made;
+  add(choices, made, "type", [&] { return Value(choices.word(kTypes)); });
+  add(choices, made, "name", [&] { return Value(choices.word(kNames)); });
+  add(choices, made, "description", [&] { return Value(text(choices)); });
+  add(choices, made, "input_schema", [&] { return schema(choices); });
+  if (choices.below(2) == 0) return made;
+  add(choices, made, "parameters", [&] { return schema(choices); });
+  add(choices, made, "format", [&] { return anything(choices); });
+  add(choices, made, "tools", [&] { return list(choices, call); });
+  Object function;
+  add(choices, function, "name", [&] { return Value(choices.word(kNames)); });
+  add(choices, function, "parameters", [&] { return schema(choices); });
+  add(choices, made, "function", [&] { return Value(function); });
+  return made;
+}
+
+Value choice(Choices& choices) {
+  static constexpr std::string_view kWords[] = {"auto", "none", "required", "any", "tool"};
+  if (choices.below(2) == 0) return choices.word(kWords);
+  return Object{{"type", choices.word(kWords)}, {"name", choices.word(kNames)}};
+}
+
+Value body(Choices& choices, openai::Endpoint endpoint) {
+  const bool is_response = endpoint == openai::Endpoint::responses;
+  Object made;
+  add(choices, made, is_response ? "input" : "messages",
+      [&] { return list(choices, is_response ? item : message); });
+  if (endpoint == openai::Endpoint::messages) made.emplace_back("max_tokens", 4);
+  if (choices.below(2) == 0) return made;
+  add(choices, made, "tools", [&] { return list(choices, tool); });
+  if (choices.below(2) == 0) add(choices, made, "tool_choice", [&] { return choice(choices); });
+  if (choices.below(2) == 0) return made;
+  const char* const system = is_response ? "instructions" : "system";
+  if (endpoint != openai::Endpoint::chat)
+    add(choices, made, system, [&] { return content(choices); });
+  for (const char* name : {"thinking", "output_config", "context_management", "text", "reasoning",
+                           "include", "response_format", "continue_final_message"})
+    if (choices.below(8) == 7) made.emplace_back(name, anything(choices));
+  return made;
+}
+
+ChatTemplate template_of(const char* source) {
+  return ChatTemplate::from_texts({.chat_template_jinja = source}, "fuzz");
+}
+
+}  // namespace
+
+extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+  static const MadeTokenizer kMade = make_tokenizer(300, 1);
+  static const Tokenizer kTokenizer = Tokenizer::from_texts(kMade.texts, "fuzz");
+  static const ChatTemplate kChats[] = {
+      template_of("{% for m in messages %}{{ m.role + m.content }}{% for c in m.tool_calls or [] %}"
+                  "{{ c.function.name ~ (c.function.arguments | tojson) }}{% endfor %}{% endfor %}"
+                  "{{ tools | tojson if tools }}"),
+      template_of("{% for m in messages %}{% if m.role == 'system' and not loop.first %}"
+                  "{{ raise_exception('system') }}{% endif %}{{ m.content }}{% endfor %}")};
+  static const ThoughtSeal kSeal("a key of the fuzz's own, of any length");
+  Choices choices(data, size);
+  constexpr openai::Endpoint kEndpoints[] = {openai::Endpoint::chat, openai::Endpoint::messages,
+                                             openai::Endpoint::responses};
+  const openai::Endpoint endpoint = kEndpoints[choices.below(std::size(kEndpoints))];
+  const ChatTemplate& chat = kChats[choices.below(std::size(kChats))];
+  const Value earlier = list(choices, item);
+  ConstraintCompiler constraints(kTokenizer);
+  const openai::Context context{.vocab = 300,
+                                .tokenizer = &kTokenizer,
+                                .end_tokens = {kMade.eos_id},
+                                .chat = &chat,
+                                .clock = [] { return std::tm{.tm_mday = 1, .tm_year = 124}; },
+                                .tool_format = ToolFormat::tagged,
+                                .seal = choices.below(2) ? &kSeal : nullptr,
+                                .constraints = &constraints,
+                                .earlier = &earlier.as_array(),
+                                .ignores_unknown = choices.below(2) == 0};
+  try {
+    const openai::Request request =
+        openai::parse_request(body(choices, endpoint), endpoint, context);
+    CHECK(request.prompts.size() == 1, "a conversation is one prompt");
+  } catch (const UsageError&) {  // any other error is the server's own fault
+  }
+  return 0;
+}

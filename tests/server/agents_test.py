@@ -1,0 +1,250 @@
+#!/usr/bin/env python3
+"""What agents and other clients send, unmodified, and the server's own answers sent back to it. Usage: agents_test.py INVAR
+[unittest arguments]"""
+import json
+import pathlib
+import re
+import sys
+import tempfile
+import unittest
+
+from served import Served, events
+
+INVAR = None  # the program; set by main
+CHAT, MESSAGES, RESPONSES = "/v1/chat/completions", "/v1/messages", "/v1/responses"
+HI = [{"role": "user", "content": "Hi"}]
+TEMPLATES = pathlib.Path(__file__).resolve().parents[1] / "frontend/templates"
+SHOWING = """{% for m in messages %}<|im_start|>{{ m.role }}
+{{ m.content }}{% for c in m.tool_calls or [] %}<tool_call>{{ c.function | tojson }}</tool_call>{% endfor %}<|im_end|>
+{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant
+{% endif %}"""
+TEXTS = SHOWING.replace("c.function | tojson", "c.function.name + c.function.arguments")
+PARAMETERS = {"type": "object", "properties": {"path": {"type": "string"}}, "required": ["path"]}
+NAMES = ("list", "read", "edit", "done")
+
+
+def call(name, path):
+    return f'<tool_call>\n{{"name": "{name}", "arguments": {{"path": "{path}"}}}}\n</tool_call>'
+
+
+def held(text):
+    """The fields that make any model write the text."""
+    return {"structured_outputs": {"regex": re.escape(text).replace("/", r"\/")}}
+
+
+class Chat:
+    """A client of chat completions, which keeps what it was answered."""
+    path = CHAT
+
+    def __init__(self, system):
+        self.said = [{"role": "system", "content": system}]
+        self.tools = [{"type": "function", "function": {"name": n, "parameters": PARAMETERS}} for n in NAMES]
+
+    def body(self, tokens):
+        return {"messages": self.said, "tools": self.tools, "max_tokens": tokens}
+
+    def ask(self, words):
+        self.said.append({"role": "user", "content": words})
+
+    def take(self, answer):
+        message = answer["choices"][0]["message"]
+        self.said.append(message)
+        calls = [(c["id"], c["function"]["name"]) for c in message.get("tool_calls") or []]
+        self.said += [{"role": "tool", "tool_call_id": i, "content": f"result of {name}"} for i, name in calls]
+        return [name for _, name in calls]
+
+
+class Messages:
+    """One of Anthropic's messages, as Claude Code sends them."""
+    path = MESSAGES
+
+    def __init__(self, system):
+        self.said, self.system = [], [{"type": "text", "text": system, "cache_control": {"type": "ephemeral"}}]
+        self.tools = [{"name": n, "description": n, "input_schema": PARAMETERS | {"$schema": "http://json-schema.org/draft-07/schema#"}}
+                      for n in NAMES] + [{"type": "web_search_20250305", "name": "web_search", "max_uses": 8}]
+
+    def body(self, tokens):
+        return {"model": "claude-sonnet-4-5", "messages": self.said, "system": self.system, "tools": self.tools, "max_tokens": tokens,
+                "thinking": {"type": "adaptive"}, "output_config": {"effort": "high"}, "metadata": {"user_id": "u"},
+                "context_management": {"edits": [{"type": "clear_thinking_20251015", "keep": "all"}]}}
+
+    def ask(self, words):
+        block = {"type": "text", "text": words}
+        if self.said and self.said[-1]["role"] == "user":
+            self.said[-1]["content"].append(block)
+        else:
+            self.said.append({"role": "user", "content": [block]})
+
+    def take(self, answer):
+        self.said.append({"role": "assistant", "content": answer["content"]})
+        calls = [b for b in answer["content"] if b["type"] == "tool_use"]
+        results = [{"type": "tool_result", "tool_use_id": b["id"], "content": [{"type": "text", "text": f"result of {b['name']}"}]} for b in calls]
+        if results:
+            self.said.append({"role": "user", "content": results})
+        return [b["name"] for b in calls]
+
+
+class Responses:
+    """One of OpenAI's responses, as Codex sends them."""
+    path = RESPONSES
+
+    def __init__(self, system):
+        self.system = system
+        self.said = [{"type": "message", "role": "developer", "content": [{"type": "input_text", "text": "Rules."}]}]
+        self.tools = [{"type": "function", "name": n, "strict": False, "parameters": PARAMETERS} for n in NAMES[:2]]
+        self.tools += [{"type": "namespace", "name": "files", "tools": [{"type": "function", "name": "edit", "parameters": PARAMETERS}]},
+                       {"type": "function", "name": "done", "parameters": PARAMETERS}, {"type": "web_search"}, {"type": "image_generation"},
+                       {"type": "custom", "name": "apply_patch", "format": {"type": "grammar", "syntax": "lark", "definition": "start: /.+/"}}]
+
+    def body(self, tokens):
+        return {"model": "gpt-5", "instructions": self.system, "input": self.said, "tools": self.tools, "tool_choice": "auto",
+                "parallel_tool_calls": True, "reasoning": {"effort": "medium", "summary": "auto"}, "store": False,
+                "include": ["reasoning.encrypted_content"], "prompt_cache_key": "k", "text": {"verbosity": "low"}, "max_output_tokens": tokens}
+
+    def ask(self, words):
+        self.said.append({"type": "message", "role": "user", "content": [{"type": "input_text", "text": words}]})
+
+    def take(self, answer):
+        self.said += answer["output"]
+        calls = [item for item in answer["output"] if item["type"] == "function_call"]
+        self.said += [{"type": "function_call_output", "call_id": c["call_id"], "output": f"result of {c['name']}"} for c in calls]
+        return [c["name"] for c in calls]
+
+
+CLIENTS = (Chat, Messages, Responses)
+# What the model is made to write: how, and how many tokens of it at most.
+ANSWERS = {"text": ("Well.", 400), "one call": (call("list", "a"), 400), "two calls": (call("list", "a") + "\n" + call("read", "b"), 400),
+           "text and a call": ("Let me see.\n" + call("list", "a"), 400), "a call that is cut": (call("list", "a" * 40), 60)}
+
+
+class Agents(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        cls.served = Served(INVAR, "--tool-call-parser", "hermes", "--served-model-name", "m", "claude-*", "gpt-5*")
+
+    @classmethod
+    def tearDownClass(cls):
+        assert cls.served.stop() == 0
+
+    def said(self, served, client, **more):
+        """The answer, and that its stream says the same."""
+        body = client.body(400) | more
+        status, headers, answer = served.ask("POST", client.path, body)
+        self.assertEqual(status, 200, (answer, body))
+        return headers, answer
+
+    def test_a_loop_of_each_client(self):
+        for kind in CLIENTS:
+            client = kind("You are an agent.")
+            client.ask("Mend it.")
+            for step, name in enumerate(NAMES):
+                _, answer = self.said(self.served, client, **held(call(name, f"file{step}")))
+                self.assertEqual(client.take(answer), [name])
+            _, answer = self.said(self.served, client, **held("It is done."))
+            self.assertEqual(client.take(answer), [])
+            shown = self.served.ask("POST", client.path + "/render", client.body(400))[2]
+            for word in [f"file{step}" for step in range(4)] + [f"result of {name}" for name in NAMES] + ["It is done.", "You are an agent."]:
+                self.assertIn(word, shown["prompt"])
+
+    def test_own_answers_come_back_for_five_turns(self):
+        with tempfile.TemporaryDirectory() as directory:
+            own = [pathlib.Path(directory, f"{name}.jinja") for name in ("showing", "texts")]
+            for path, source in zip(own, (SHOWING, TEXTS)):
+                path.write_text(source)
+            for template in own + sorted(TEMPLATES.glob("*.jinja")):
+                if template.stem == "macros":  # it shows the first message alone
+                    continue
+                served = Served(INVAR, "--chat-template", str(template), "--tool-call-parser", "hermes",
+                                "--served-model-name", "m", "claude-*", "gpt-5*")
+                for kind in CLIENTS:
+                    for name, (text, tokens) in ANSWERS.items():
+                        with self.subTest(template=template.stem, client=kind.__name__, answer=name):
+                            self.converse(served, kind("A system."), text, tokens)
+                self.assertEqual(served.stop(), 0)
+
+    def converse(self, served, client, text, tokens):
+        for turn in range(5):
+            client.ask(f"Turn {turn}.")
+            body = client.body(tokens) | held(text)
+            status, _, shown = served.ask("POST", client.path + "/render", body)
+            self.assertEqual(status, 200, shown)
+            for word in ("None", "{'", "True"):
+                self.assertNotIn(word, shown["prompt"])
+            self.assertIn(f"Turn {turn}.", shown["prompt"])
+            status, _, answer = served.ask("POST", client.path, body)
+            self.assertEqual(status, 200, (answer, shown["prompt"]))
+            client.take(answer)
+
+    def test_what_a_message_of_claude_code_has(self):
+        ask = dict(max_tokens=1, messages=HI)
+        tool = {"name": "f", "input_schema": {"type": "object"}}
+        called = [*HI, {"role": "assistant", "content": [{"type": "tool_use", "id": "t1", "name": "f", "input": {}}]}]
+        searched = [{"type": "server_tool_use", "id": "s", "name": "web_search", "input": {}}, {"type": "web_search_tool_result", "tool_use_id": "s", "content": []},
+                    {"type": "redacted_thinking", "data": "x"}, {"type": "text", "text": "Found"}]
+        for more, warning in (
+                (dict(thinking={"type": "adaptive", "budget_tokens": 0}), "no thoughts"),
+                (dict(thinking={"type": "enabled", "budget_tokens": 1024}, max_tokens=2000), "no thoughts"),
+                (dict(output_config={"effort": "high"}), "no thoughts"),
+                (dict(context_management={"edits": [{"type": "clear_thinking_20251015", "keep": "all"}]}), None),
+                (dict(context_management={"edits": [{"type": "clear_tool_uses_20250919"}]}), "clear_tool_uses_20250919"),
+                (dict(messages=[*HI, {"role": "assistant", "content": "Yes"}, {"role": "system", "content": "Note"}, {"role": "user", "content": "Go on"}]), None),
+                (dict(tools=[tool], messages=[*called, {"role": "user", "content": [
+                    {"type": "tool_result", "tool_use_id": "t1", "content": [{"type": "tool_reference", "tool_name": "f"}]}]}]), None),
+                (dict(messages=[*HI, {"role": "assistant", "content": searched}, {"role": "user", "content": "Go on"}]), "server_tool_use"),
+                (dict(tools=[tool, {"type": "bash_20250124", "name": "bash"}]), "bash"),
+                (dict(betas=["x"]), None), (dict(model="claude-opus-4"), None)):
+            status, headers, answer = self.served.ask("POST", MESSAGES, ask | more, {"anthropic-beta": "context-management-2025-06-27"})
+            self.assertEqual(status, 200, answer)
+            if warning:
+                self.assertIn(warning, headers["X-Invar-Warning"])
+            else:
+                self.assertIsNone(headers["X-Invar-Warning"])
+        self.assertEqual(self.served.ask("POST", MESSAGES, ask | dict(model="clau"))[0], 404)
+        # More tokens than the context has are as many as it has; a chat completion says so.
+        status, headers, _ = self.served.ask("POST", MESSAGES, ask | dict(max_tokens=10**6, stop_sequences=["e"]))
+        self.assertEqual((status, "context ends there" in headers["X-Invar-Warning"]), (200, True))
+        self.assertEqual(self.served.ask("POST", CHAT, dict(messages=HI, max_tokens=10**6))[0], 400)
+
+    def test_what_a_response_of_codex_has(self):
+        custom = {"type": "custom", "name": "apply_patch"}
+        history = [HI[0], {"type": "custom_tool_call", "call_id": "c1", "name": "apply_patch", "input": "x"},
+                   {"type": "custom_tool_call_output", "call_id": "c1", "output": "ok"},
+                   {"type": "local_shell_call", "call_id": "c2", "action": {"type": "exec", "command": ["ls"]}},
+                   {"type": "local_shell_call_output", "call_id": "c2", "output": "a"}, {"type": "web_search_call", "status": "completed"},
+                   {"role": "user", "content": "Go on"}]
+        shown = self.served.post(RESPONSES + "/render", input=history, tools=[custom])
+        self.assertEqual([m["role"] for m in shown["messages"] if m["role"] != "system"], ["user", "assistant", "user", "assistant", "user"])
+        for word in ("apply_patch", "local_shell", '"input": "x"', "exec"):
+            self.assertIn(word, shown["prompt"])
+        text = '<tool_call>\n{"name": "apply_patch", "arguments": {"input": "*** Begin"}}\n</tool_call>'
+        body = dict(input="Hi", tools=[custom], max_output_tokens=200, **held(text))
+        (item,) = self.served.post(RESPONSES, **body)["output"]
+        self.assertEqual((item["type"], item["name"], item["input"]), ("custom_tool_call", "apply_patch", "*** Begin"))
+        said = [json.loads(block.split("\ndata: ")[1]) for block in self.served.stream(RESPONSES, **body).decode().split("\n\n")[:-1]]
+        self.assertEqual("".join(s["delta"] for s in said if s["type"] == "response.custom_tool_call_input.delta"), "*** Begin")
+        tools = self.served.post(RESPONSES, input="Hi", max_output_tokens=2, tools=[
+            {"type": "function", "name": "shell", "parameters": {"type": "object", "properties": {}}}, {"type": "web_search"}, custom])["tools"]
+        self.assertEqual(len(tools), 3)
+        for more in (dict(truncation="auto"), dict(text={"verbosity": "high"}), dict(reasoning={"effort": "high"})):
+            status, headers, _ = self.served.ask("POST", RESPONSES, dict(input="Hi", max_output_tokens=2, **more))
+            self.assertEqual((status, headers["X-Invar-Warning"] is not None), (200, True))
+        self.assertEqual(self.served.ask("POST", RESPONSES, dict(input="Hi", background=True))[0], 400)
+
+    def test_an_item_of_a_response_ends_before_the_next_begins(self):
+        tools = [{"type": "function", "name": "list", "parameters": PARAMETERS}]
+        text = "Let me see.\n" + call("list", "a") + "\n" + call("list", "b") + "\nDone."
+        body = dict(input="Go", tools=tools, max_output_tokens=400, **held(text))
+        whole = self.served.post(RESPONSES, **body)
+        self.assertEqual([item["type"] for item in whole["output"]], ["message", "function_call", "function_call", "message"])
+        said = [json.loads(block.split("\ndata: ")[1]) for block in self.served.stream(RESPONSES, **body).decode().split("\n\n")[:-1]]
+        order = [(s["type"].rsplit(".", 1)[1], s["output_index"]) for s in said if "output_item" in s["type"]]
+        self.assertEqual(order, [(what, i) for i in range(4) for what in ("added", "done")])
+        done = [s["item"] for s in said if s["type"] == "response.output_item.done"]
+        self.assertEqual(done, said[-1]["response"]["output"])
+        strip = lambda items: [{k: v for k, v in item.items() if k not in ("id", "call_id")} for item in items]
+        self.assertEqual(strip(done), strip(whole["output"]))
+
+
+if __name__ == "__main__":
+    INVAR = sys.argv.pop(1)
+    unittest.main()
