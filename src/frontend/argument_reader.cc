@@ -31,7 +31,8 @@ class JsonObject final : public ArgumentReader {
 
 // The schema of the function's parameters.
 const json::Value* parameters_of(const json::Value& tools, std::string_view function) {
-  for (const json::Value& tool : tools.is_array() ? tools.as_array() : json::Array()) {
+  if (!tools.is_array()) return nullptr;
+  for (const json::Value& tool : tools.as_array()) {
     const json::Value* made = tool.find("function");
     const json::Value* name = made ? made->find("name") : nullptr;
     if (name && *name == json::Value(function)) return made->find("parameters");

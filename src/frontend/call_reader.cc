@@ -133,6 +133,11 @@ bool ToolCallReader::read_tail(Pieces&) {
 }
 
 void ToolCallReader::finish(Pieces& pieces, bool is_cut) {
+  finish_calls(pieces, is_cut);
+  if (spoke_) add(Kind::text, gap_, pieces);
+}
+
+void ToolCallReader::finish_calls(Pieces& pieces, bool is_cut) {
   if (format_ == ToolFormat::arguments && !called_) begin(name_, pieces);
   if (format_ == ToolFormat::arguments || at_ == At::arguments) add(Kind::end, "", pieces);
   const std::string rest = std::exchange(held_, {});
@@ -157,16 +162,19 @@ void ToolCallReader::begin(const std::string& name, Pieces& pieces) {
   called_ = true;
   mark_.clear();
   gap_.clear();
+  spoke_ = false;
   pieces.push_back({Kind::call, name});
 }
 
-// What stands between calls, or behind the last one, and is blank is no text.
+// Blank text between calls, or behind the last one, is none.
 void ToolCallReader::say(std::string_view text, Pieces& pieces) {
-  if (called_ && text.find_first_not_of(" \t\r\n") == text.npos) {
-    gap_ += text;
-    return;
+  if (!called_) return add(Kind::text, text, pieces);
+  const size_t end = text.find_last_not_of(" \t\r\n") + 1;  // 0: it is all blank
+  if (end > 0) {
+    add(Kind::text, std::exchange(gap_, {}) + std::string(text.substr(0, end)), pieces);
+    spoke_ = true;
   }
-  add(Kind::text, std::exchange(gap_, {}) + std::string(text), pieces);
+  gap_ += text.substr(end);
 }
 
 void ToolCallReader::add(AnswerPiece::Kind kind, std::string_view text, Pieces& pieces) {

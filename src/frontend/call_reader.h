@@ -51,6 +51,7 @@ class ToolCallReader {
   bool read_head(Pieces& pieces);
   bool read_arguments(Pieces& pieces);
   bool read_tail(Pieces& pieces);
+  void finish_calls(Pieces& pieces, bool is_cut);
   void begin(const std::string& name, Pieces& pieces);
   void leave(bool ends) { at_ = ends ? At::text : At::head; }
   void say(std::string_view text, Pieces& pieces);
@@ -66,8 +67,9 @@ class ToolCallReader {
   std::string held_;
   size_t taken_ = 0;  // bytes of it, which go when a piece has been read
   FrontSearch search_;
-  std::string mark_;  // behind which no call has come yet
-  std::string gap_;   // blank text behind a call, which is none unless more follows
+  std::string mark_;    // behind which no call has come yet
+  std::string gap_;     // blank text behind a call, which is none unless words follow
+  bool spoke_ = false;  // words have followed the last call
   std::unique_ptr<ArgumentReader> arguments_;
   BracketScan scan_;
   bool called_ = false, ends_ = false;  // a call came; nothing comes behind this one

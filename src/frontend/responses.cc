@@ -41,9 +41,11 @@ json::Value thought_item(const Request& request, const std::string& id, const st
 // The tool of the request that has this name, and the namespace that it is in.
 const json::Value* asked_tool(const json::Value& tools, const std::string& name,
                               const json::Value** space) {
-  for (const json::Value& tool : tools.is_array() ? tools.as_array() : json::Array()) {
+  if (!tools.is_array()) return nullptr;
+  for (const json::Value& tool : tools.as_array()) {
     const json::Value *type = tool.find("type"), *found = tool.find("name");
-    if (const json::Value* inner = tool.find("tools"); inner && *type == json::Value("namespace")) {
+    const json::Value* inner = tool.find("tools");
+    if (inner && type && *type == json::Value("namespace")) {
       *space = found;
       if (const json::Value* one = asked_tool(*inner, name, space)) return one;
       *space = nullptr;
