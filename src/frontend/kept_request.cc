@@ -11,9 +11,11 @@ namespace {
 constexpr std::string_view kDescribing[] = {"user",        "metadata",          "instructions",
                                             "system",      "safety_identifier", "prompt_cache_key",
                                             "service_tier"};
-constexpr std::string_view kOfItems[] = {"type",   "role",      "content", "call_id",
-                                         "name",   "arguments", "output",  "id",
-                                         "status", "text",      "summary", "encrypted_content"};
+constexpr std::string_view kOfItems[] = {
+    "type",   "role", "content", "call_id",           "name",   "arguments", "output", "id",
+    "status", "text", "summary", "encrypted_content", "refusal"};
+// What a call of another tool than a function was made with.
+constexpr std::string_view kOfCalls[] = {"input", "action", "operation"};
 
 template <size_t N>
 bool among(std::string_view name, const std::string_view (&names)[N]) {
@@ -29,8 +31,10 @@ json::Value kept_item(const json::Value& item) {
   }
   if (!item.is_object()) return item;
   json::Value kept = json::Object();
-  for (const auto& [key, value] : item.as_object())
+  for (const auto& [key, value] : item.as_object()) {
     if (among(key, kOfItems)) kept.set(key, kept_item(value));
+    if (among(key, kOfCalls)) kept.set(key, value);
+  }
   return kept;
 }
 

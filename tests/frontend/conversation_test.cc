@@ -279,6 +279,31 @@ TEST(Conversation, WhatWasDoneIsShown) {
   EXPECT_EQ(json::dump(*same.conversation.find("changes")), "[]");
 }
 
+TEST(Requests, OtherServersWords) {
+  const std::string hi = R"({"messages": [{"role": "user", "content": "Hi"}], )";
+  const auto read = [&](const std::string& more) {
+    return request_of(hi + more + "}", Endpoint::chat, kPlain);
+  };
+  // A seed that is drawn, and one that is negative.
+  EXPECT_FALSE(read(R"("seed": -1)").has_seed);
+  EXPECT_EQ(read(R"("seed": -2)").base.params.seed, UINT64_MAX - 1);
+  EXPECT_TRUE(read(R"("seed": 0)").has_seed);
+  EXPECT_FALSE(read(R"("top_logprobs": 0)").base.params.logprobs.has_value());
+  const json::Value schema = json::parse(R"({"type": "object", "required": ["a"]})", "a schema");
+  EXPECT_EQ(
+      read(R"("response_format": {"type": "json_object", "schema": )" + json::dump(schema) + "}")
+          .grammar,
+      json::Value(json::Object{{"json", schema}}));
+  // Arguments are an object, whatever the tool says of its parameters.
+  for (const char* parameters : {"", R"(, "parameters": {})", R"(, "parameters": null)"}) {
+    const json::Value grammar = read(std::string(R"("tool_choice": {"type": "function",
+        "function": {"name": "f"}}, "tools": [{"type": "function", "function": {"name": "f")") +
+                                     parameters + "}}]")
+                                    .grammar;
+    EXPECT_EQ(*grammar.find("json")->find("type"), json::Value("object"));
+  }
+}
+
 TEST(Conversation, WhatIsNoConversationIsRefused) {
   for (const char* messages :
        {R"([])", R"([{"role": "user", "content": 1}])", R"([{"role": "tool", "content": "a",

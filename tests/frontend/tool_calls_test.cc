@@ -21,8 +21,9 @@ void PrintTo(const Parted& parted, std::ostream* out) {
 }
 
 // The parts of a text that comes in pieces of `size`.
-Parted part(ToolFormat format, const std::string& text, size_t size, const std::string& name = {}) {
-  ToolCallReader reader(format, name);
+Parted part(ToolFormat format, const std::string& text, size_t size, const std::string& name = {},
+            const json::Value* tools = nullptr) {
+  ToolCallReader reader(format, name, tools);
   Parted parted;
   std::vector<ToolCall> calls;
   std::vector<AnswerPiece> pieces;
@@ -48,6 +49,53 @@ TEST(ToolCalls, Tagged) {
   // The closing tag may have been a stop; what is no call stays text.
   expect(ToolFormat::tagged, call.substr(0, call.find("</")), {"", {R"(f {"a": 1})"}});
   expect(ToolFormat::tagged, "<tool_call>{}</tool_call>", {"<tool_call>{}</tool_call>", {}});
+}
+
+TEST(ToolCalls, ACallThatIsNotClosedSwallowsNothing) {
+  const std::string open = R"(<tool_call>{"name": "f", "arguments": {}})";
+  expect(ToolFormat::tagged, open + " and so on", {"and so on", {"f {}"}});
+  expect(ToolFormat::tagged, open + "\n" + open + "\n</tool_call>\n", {"", {"f {}", "f {}"}});
+  expect(ToolFormat::tagged, open + "}\n</tool_call>\n" + open + "</tool_call>\nDone.\n",
+         {"\nDone.\n", {"f {}", "f {}"}});
+  const std::string coder = "<function=f>\n<parameter=a>\nx\n</parameter>\n</function>";
+  expect(ToolFormat::qwen3_coder, "<tool_call>\n" + coder + "\nwords <tool_call>" + coder,
+         {"\nwords", {R"(f {"a": "x"})", R"(f {"a": "x"})"}});
+  // Nor does one without its wrapper.
+  expect(ToolFormat::qwen3_coder, "So: " + coder + "\n</tool_call>", {"So: ", {R"(f {"a": "x"})"}});
+  expect(ToolFormat::qwen3_coder, "So <function=", {"So <function=", {}});
+}
+
+// A parameter of qwen3_coder's whose schema allows a text is one.
+TEST(ToolCalls, ATextStaysOneWhateverElseItMayBe) {
+  const json::Value tools = json::parse(R"([{"type": "function", "function": {"name": "f",
+    "parameters": {"type": "object", "$defs": {"word": {"type": "string"}}, "properties": {
+      "any": {"anyOf": [{"type": "string"}, {"type": "null"}]},
+      "list": {"type": ["string", "null"]}, "ref": {"$ref": "#/$defs/word"},
+      "all": {"allOf": [{"$ref": "#/$defs/word"}]}, "enum": {"enum": ["1", "2"]},
+      "const": {"const": "1"}, "number": {"type": ["integer", "null"]}}}}}])",
+                                        "tools");
+  const auto value = [&](const std::string& name, const std::string& text) {
+    const std::string call = "<tool_call>\n<function=f>\n<parameter=" + name + ">\n" + text +
+                             "\n</parameter>\n</function>\n</tool_call>";
+    std::string found;
+    for (const size_t size : {size_t{1}, size_t{3}, call.size()}) {
+      const Parted parted = part(ToolFormat::qwen3_coder, call, size, {}, &tools);
+      const std::string one = parted.calls.size() == 1 ? parted.calls[0] : "no call";
+      if (!found.empty()) EXPECT_EQ(one, found);
+      found = one;
+    }
+    return found;
+  };
+  for (const char* name : {"any", "list", "ref", "all", "enum", "const"}) {
+    const std::string front = std::string("f {\"") + name + "\": ";
+    EXPECT_EQ(value(name, "12345"), front + "\"12345\"}");
+    EXPECT_EQ(value(name, "{\"a\": 1}"), front + R"("{\"a\": 1}"})");
+    EXPECT_EQ(value(name, "nullable"), front + "\"nullable\"}");
+  }
+  EXPECT_EQ(value("any", "null"), R"(f {"any": null})");
+  EXPECT_EQ(value("list", "null"), R"(f {"list": null})");
+  EXPECT_EQ(value("ref", "null"), R"(f {"ref": "null"})");
+  EXPECT_EQ(value("number", "12345"), R"(f {"number": 12345})");
 }
 
 TEST(ToolCalls, Bare) {
