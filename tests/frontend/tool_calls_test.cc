@@ -81,7 +81,9 @@ TEST(ToolCalls, ATextStaysOneWhateverElseItMayBe) {
     for (const size_t size : {size_t{1}, size_t{3}, call.size()}) {
       const Parted parted = part(ToolFormat::qwen3_coder, call, size, {}, &tools);
       const std::string one = parted.calls.size() == 1 ? parted.calls[0] : "no call";
-      if (!found.empty()) EXPECT_EQ(one, found);
+      if (!found.empty()) {
+        EXPECT_EQ(one, found);
+      }
       found = one;
     }
     return found;
