@@ -36,11 +36,14 @@ TEST(LoadSpec, ReadsTheLoadOfTheRepository) {
 }
 
 TEST(LoadSpec, TakesATraceBesideIt) {
-  file_with("lengths.csv", "num_prefill_tokens,num_decode_tokens\n300,100\n3000,1000\n7,0\n");
-  const std::string path = file_with("trace.toml",
-                                     "name = 't'\n[trace]\nfile = 'load_spec_test_lengths.csv'\n"
-                                     "max_tokens = 400\nshuffle = false\n"
-                                     "[arrivals]\nkind = 'fixed'\nrate = 2\n");
+  const std::string lengths =
+      file_with("lengths.csv", "num_prefill_tokens,num_decode_tokens\n300,100\n3000,1000\n7,0\n");
+  const std::string path =
+      file_with("trace.toml", "name = 't'\n[trace]\nfile = '" +
+                                  std::filesystem::path(lengths).filename().string() +
+                                  "'\n"
+                                  "max_tokens = 400\nshuffle = false\n"
+                                  "[arrivals]\nkind = 'fixed'\nrate = 2\n");
   const LoadSpec spec = read_load(path);
   const auto requests = make_requests(spec, 3, spec.arrivals.rate);
   EXPECT_EQ(requests[0].prompt, 300);
