@@ -2,6 +2,7 @@
 """What agents and other clients send, unmodified, and the server's own answers sent back to it. Usage: agents_test.py INVAR
 [unittest arguments]"""
 import json
+import os
 import pathlib
 import re
 import sys
@@ -120,7 +121,7 @@ ANSWERS = {"text": ("Well.", 400), "one call": (call("list", "a"), 400), "two ca
 class Agents(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
-        cls.served = Served(INVAR, "--tool-call-parser", "hermes", "--served-model-name", "m", "claude-*", "gpt-5*")
+        cls.served = Served(INVAR, "--max-model-len", "2048", "--tool-call-parser", "hermes", "--served-model-name", "m", "claude-*", "gpt-5*")
 
     @classmethod
     def tearDownClass(cls):
@@ -151,10 +152,11 @@ class Agents(unittest.TestCase):
             own = [pathlib.Path(directory, f"{name}.jinja") for name in ("showing", "texts")]
             for path, source in zip(own, (SHOWING, TEXTS)):
                 path.write_text(source)
-            for template in own + sorted(TEMPLATES.glob("*.jinja")):
+            shipped = sorted(TEMPLATES.glob("*.jinja"))
+            for template in own + (shipped if os.environ.get("INVAR_FULL_TESTS") else shipped[::8]):
                 if template.stem == "macros":  # it shows the first message alone
                     continue
-                served = Served(INVAR, "--chat-template", str(template), "--tool-call-parser", "hermes",
+                served = Served(INVAR, "--max-model-len", "4096", "--chat-template", str(template), "--tool-call-parser", "hermes",
                                 "--served-model-name", "m", "claude-*", "gpt-5*")
                 for kind in CLIENTS:
                     for name, (text, tokens) in ANSWERS.items():
@@ -213,7 +215,7 @@ class Agents(unittest.TestCase):
                    {"type": "local_shell_call_output", "call_id": "c2", "output": "a"}, {"type": "web_search_call", "status": "completed"},
                    {"role": "user", "content": "Go on"}]
         shown = self.served.post(RESPONSES + "/render", input=history, tools=[custom])
-        self.assertEqual([m["role"] for m in shown["messages"] if m["role"] != "system"], ["user", "assistant", "user", "assistant", "user"])
+        self.assertEqual([m["role"] for m in shown["messages"] if m["role"] != "system"], ["user", "assistant", "tool", "assistant", "tool", "user"])
         for word in ("apply_patch", "local_shell", '"input": "x"', "exec"):
             self.assertIn(word, shown["prompt"])
         text = '<tool_call>\n{"name": "apply_patch", "arguments": {"input": "*** Begin"}}\n</tool_call>'

@@ -70,7 +70,7 @@ def bodies():
                 made("max_tokens 2**63", completion(max_tokens=2 ** 63), "max_tokens"), made("a fraction of tokens", completion(max_tokens=1.5), "max_tokens"), made("n 0", completion(n=0), "n"), made("n 10**6", completion(n=10 ** 6), "n"),
                 made("n that is true", completion(n=True), "n"), made("temperature below 0", completion(temperature=-0.1), "temperature"),
                 made("a hot temperature", completion(temperature=1e30), "temperature"), made("top_p 0", completion(top_p=0), "top_p"), made("top_p 1.1", completion(top_p=1.1), "top_p"),
-                made("top_k -2", completion(top_k=-2), "top_k"), made("min_p 2", completion(min_p=2), "min_p"), made("a negative seed", completion(seed=-1), "seed"),
+                made("top_k -2", completion(top_k=-2), "top_k"), made("min_p 2", completion(min_p=2), "min_p"), made("a negative seed", completion(seed=-2.5), "seed"),
                 made("a seed that is a text", completion(seed="1"), "seed"), made("a penalty of 5", completion(presence_penalty=5), "presence_penalty"),
                 made("a repetition penalty of 0", completion(repetition_penalty=0), "repetition_penalty"), made("logprobs -1", completion(logprobs=-1), "logprobs"),
                 made("logprobs 10**6", completion(logprobs=10 ** 6), "logprobs"), made("a stream that is a text", completion(stream="yes"), "stream"),

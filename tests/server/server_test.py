@@ -174,7 +174,7 @@ class Answers(ServerTest):
         self.assertEqual(self.served.post(COMPLETIONS, prompt="x")["max_tokens"], 16)
         self.assertEqual(self.served.post(COMPLETIONS, prompt=[5] * 510)["max_tokens"], 2)
         for path, body in ((COMPLETIONS, dict(prompt=[5] * 500, max_tokens=13)), (CHAT, dict(messages=HI, max_tokens=512)),
-                           (CHAT, dict(messages=HI, max_completion_tokens=512)), ("/v1/responses", dict(input="hi", max_output_tokens=512))):
+                           (CHAT, dict(messages=HI, max_completion_tokens=512))):
             status, _, answer = self.served.ask("POST", path, body)
             self.assertEqual((status, answer["error"]["code"]), (400, "context_length_exceeded"), answer)
 
@@ -367,6 +367,8 @@ class Answers(ServerTest):
                 self.assertIn(at["n"], (3, 6, 9))
                 at = at["next"]
 
+        roomy = Served(INVAR, "--max-model-len", "4096")
+        self.addCleanup(roomy.stop)
         for strict in (True, False):
             form = {"type": "json_schema", "json_schema": {"name": "x", "strict": strict, "schema": schema}}
             chats = [self.served.post(CHAT, messages=HI, max_tokens=400, seed=i, response_format=form)["choices"][0]
@@ -377,7 +379,7 @@ class Answers(ServerTest):
                 check(text)
             tools = [TOOL, {"type": "function", "function": {"name": "plan", "parameters": schema, "strict": strict}}]
             for choice in ("required", {"type": "function", "function": {"name": "plan"}}):
-                self.served.post(CHAT, messages=HI, tools=tools, tool_choice=choice, max_tokens=20, seed=4)
+                roomy.post(CHAT, messages=HI, tools=tools, tool_choice=choice, max_tokens=20, seed=4)
         self.refused(400, "thing", body={"prompt": "x", "guided_json": {"type": "thing"}})
 
     def test_objects_of_a_schema(self):
@@ -612,7 +614,8 @@ class Answers(ServerTest):
         (call,) = whole["output"]
         self.assertEqual((call["type"], call["name"], whole["tools"]), ("function_call", "weather", [tool]))
         self.assertIn(json.loads(call["arguments"])["days"], (1, 2, 3))
-        chat = self.served.post(CHAT, messages=HI, tools=[TOOL], tool_choice="required", max_tokens=100, seed=4)["choices"][0]
+        same = {"type": "function", "function": {**TOOL["function"], "strict": True}}
+        chat = self.served.post(CHAT, messages=HI, tools=[same], tool_choice="required", max_tokens=100, seed=4)["choices"][0]
         self.assertEqual(call["arguments"], chat["message"]["tool_calls"][0]["function"]["arguments"])
         data = self.served.stream("/v1/responses", **body).decode()
         said = [json.loads(block.split("\ndata: ")[1]) for block in data.split("\n\n")[:-1]]
@@ -622,7 +625,7 @@ class Answers(ServerTest):
         self.assertEqual([ids(item) for item in said[-1]["response"]["output"]], [ids(call)])
         # What the tool said goes back with the call.
         asked = [{"role": "user", "content": "hi"}, call, {"type": "function_call_output", "call_id": call["call_id"], "output": "rain"}]
-        again = self.served.post("/v1/responses", input=asked, max_output_tokens=8, seed=1)
+        again = self.served.post("/v1/responses", input=asked, tools=[tool], max_output_tokens=8, seed=1)
         self.assertEqual(again["output"][0]["type"], "message")
         self.assertGreater(again["usage"]["input_tokens"], whole["usage"]["input_tokens"])
         self.assertIs(whole["parallel_tool_calls"], True)
@@ -716,7 +719,6 @@ class BadInput(ServerTest):
         self.refused(404, "does not exist", body={"prompt": "x", "model": "../../etc/passwd"}, param="model")
         self.refused(400, "tokens", body={"prompt": "many words " * 2000}, param="prompt")
         self.refused(400, "add_generation_prompt: false", path=CHAT, body={"messages": HI, "continue_final_message": True, "add_generation_prompt": True})
-        self.refused(400, "is text", path=CHAT, body={"messages": [{"role": "assistant", "content": None}], "continue_final_message": True})
         self.refused(400, 'found "wizard"', path=CHAT, body={"messages": [{"role": "wizard", "content": "x"}]})
         for messages in ([], [{}], "x", [{"role": 1}], [{"role": "user", "content": [{"type": "image_url"}]}]):
             self.refused(400, "", path=CHAT, body={"messages": messages})
@@ -1353,7 +1355,7 @@ class Ends(unittest.TestCase):
             result = {"type": "function_call_output", "call_id": call["output"][0]["call_id"], "output": "rain"}
             short = served.post(path, **asked, input=[result], previous_response_id=call["id"])
             long = served.post(path, **asked, input=[{"role": "user", "content": "hi"}, *call["output"], result])
-            self.assertEqual((text(short), short["usage"]), (text(long), long["usage"]))
+            self.assertEqual((text(short), counts(short)), (text(long), counts(long)))
             # What is not to be stored is nothing to go on from.
             hidden = served.post(path, **asked, input="hi", store=False)
             self.assertEqual(text(hidden), text(served.post(path, **asked, input="hi", store=True)))
