@@ -926,7 +926,7 @@ class Batch(CliTest):
             (ask("many tokens", prompt="x", max_tokens=2**32 + 1), "4294967297"),
             (ask("cold", prompt="x", temperature=-1), "temperature"),
             (ask("text", prompt="x", temperature="hot"), "temperature"),
-            (ask("seed", prompt="x", seed=-1), "seed"),
+            (ask("seed", prompt="x", seed=-1.5), "seed"),
             (ask("stop", prompt="x", stop=[""]), "stop"),
             (ask("stop", prompt="x", stop=[5]), "expected a stop string in stop as a text"),
             (ask("ids", prompt="x", stop_token_ids=5), "expected stop_token_ids as an array"),
@@ -937,7 +937,7 @@ class Batch(CliTest):
             ('{"custom_id": "twice", "custom_id": "twice", "body": {"prompt": "x"}}', "stands twice"),
             ('{"custom_id": "cut', "JSON"),
             ('{"custom_id": 7, "body": {"prompt": "x"}}', "expected custom_id as a string, found 7"),
-            (ask("large seed", prompt="x", seed=2**64), "from 0 to 18446744073709551615, found 1.8446744e+19"),
+            (ask("large seed", prompt="x", seed=2**64), "to 18446744073709551615, found 1.8446744e+19"),
             (ask("half", prompt="x", max_tokens=2.5), "found 2.5"),
             ('{"custom_id": "written otherwise", "body": {"prompt": "x", "max_tokens": 0.3e1, "seed": 18446744073709551615}}', None),
             (ask("last", prompt=PROMPT, max_tokens=6), None),
@@ -1080,7 +1080,7 @@ class Batch(CliTest):
                   self.request("bad", prompt="x", guided_regex="("),
                   self.request("two", prompt="x", guided_regex="a", guided_choice=["b"]),
                   self.chat_line("keyword", messages=hello, response_format={"type": "json_schema", "json_schema": {
-                      "schema": {"type": "array", "uniqueItems": True}}}),
+                      "schema": {"type": "number", "multipleOf": 0.3}}}),
                   self.chat_line("type", messages=hello, response_format={"type": "xml"}),
                   self.request("schema text", prompt="x", guided_json="{", seed=0)]
         done, answers = self.run_lines(lines)
@@ -1109,7 +1109,7 @@ class Batch(CliTest):
             self.assertTrue(1 <= len(thing["tags"]) <= 3 and set(thing["tags"]) <= {"red", "green"})
             self.assertIsInstance(thing.get("size", 0), int)
         self.assertIsNone(by_name["free"]["error"])
-        for name, error in [("bad", "a ( that is not closed"), ("two", "one form"), ("keyword", "uniqueItems"),
+        for name, error in [("bad", "a ( that is not closed"), ("two", "one form"), ("keyword", "multipleOf"),
                             ("type", "response_format"), ("schema text", "JSON")]:
             self.assertIn(error, by_name[name]["error"]["message"])
         # The control: without the grammar the same seeds give other texts; the schedule changes nothing.
