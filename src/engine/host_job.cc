@@ -115,16 +115,19 @@ void Job::gather() {
       fail("process {} of {} has ended", process, l.size);
 }
 
+// A connection says whose it is before the next one is made: the first process reads a hello before
+// it takes another connection.
 void Job::introduce() {
   const Launch& l = launch();
+  const auto introduce = [&l](SecretSocket& socket, int32_t port) {
+    const Hello hello{l.rank, port};
+    socket.send(&hello, sizeof hello);
+  };
   controls_[0] = connect_to(l.address, l.port, secret_, kPatience);
   listener_ = std::make_unique<SecretListener>(controls_[0]->own_address(), 0, secret_);
+  introduce(*controls_[0], listener_->port());
   auto pulse = connect_to(l.address, l.port, secret_, kPatience);
-  for (const auto& [socket, port] :
-       {std::pair(controls_[0].get(), listener_->port()), {pulse.get(), kIsPulse}}) {
-    const Hello hello{l.rank, port};
-    socket->send(&hello, sizeof hello);
-  }
+  introduce(*pulse, kIsPulse);
   pulse_.emplace(std::move(pulse));
   const auto [kind, all] = receive(0);
   if (kind != Kind::order) fail("the first of {} processes has ended", l.size);
