@@ -119,9 +119,11 @@ class Attacker:
                 answer += piece
             connection.close()
             return answer
+        except TimeoutError:
+            self.saw("no answer in time")
         except OSError:
             self.saw(0)
-            return 0 if leave_after is not None else b""
+        return 0 if leave_after is not None else b""
 
     def at_once(self, tasks):
         threads = [threading.Thread(target=task) for task in tasks]
@@ -202,13 +204,14 @@ def forms(a):
             low = rng.randrange(200)
             text += rng.choice(pieces).format(rng.choice("abcdefgh"), low, low + rng.randrange(9))
         return text
-    count = 40 if a.quick else 200
+    count = 20 if a.quick else 200
+    a.last(SECONDS)
     a.at_once([lambda form=regex(): a.ask(COMPLETIONS, {"prompt": "x", "max_tokens": 4, "guided_regex": form}) for _ in range(count)])
     for step in (1, 7):
         rules = " | ".join(f'[^x]{{{i % 300},{i % 300 + step}}} "n{i}"' for i in range(4500))
         a.at_once([lambda: a.ask(COMPLETIONS, {"prompt": "x", "max_tokens": 40, "guided_grammar": f"root ::= ({rules})*"})] * 2)
         few = " | ".join(f'[^x]{{{i * step},}} "n{i}"' for i in range(20))
-        a.at_once([lambda: a.ask(COMPLETIONS, {"prompt": "x", "max_tokens": 400, "n": 8, "guided_grammar": f"root ::= ({few})*"})] * 4)
+        a.at_once([lambda: a.ask(COMPLETIONS, {"prompt": "x", "max_tokens": 100 if a.quick else 400, "n": 8, "guided_grammar": f"root ::= ({few})*"})] * 4)
     a.at_once([lambda: a.ask(COMPLETIONS, {"prompt": "x", "max_tokens": 4, "guided_regex": "(?=.*a.{18}b)(?=.*c.{17}d).*"})] * (8 if a.quick else 40))
 
 
@@ -271,6 +274,10 @@ ATTACKS = {chunks: {400, 401, 413, 0}, bodies: {401, 0}, answers: {400, 429, "le
 FLAGS = {keys: ["--api-key", "other"], fields: ["--api-key", "other", "--reasoning-parser", "qwen3"]}
 
 
+# A template that shows of tools only their names: 128 fit into the context.
+NAMES_OF_TOOLS = "{% for tool in tools or [] %}{{ (tool.function or tool).name }} {% endfor %}{% for message in messages %}{{ message.content }} {% endfor %}"
+
+
 def seconds_of(attack, quick):
     return SECONDS * (4 if attack is fields and not quick else 1)
 
@@ -322,7 +329,10 @@ def warm_up(served):
 def measure(asked, attack):
     directory = tempfile.TemporaryDirectory(prefix="invar-attack-")
     more = FLAGS.get(attack, ["--journal", f"{directory.name}/journal"] if attack is journal else [])
-    more = more + ["--receipt-key", f"{directory.name}/key.pem"] if attack is fields else more
+    if attack is fields:
+        template = pathlib.Path(directory.name, "template.jinja")
+        template.write_text(NAMES_OF_TOOLS)
+        more = more + ["--receipt-key", f"{directory.name}/key.pem", "--chat-template", str(template)]
     served = Served(asked.invar, command=[asked.invar, "serve", str(ROOT / "models/story"), "--host", "127.0.0.1", "--port", "0", "--threads", "2", "--kv-cache-memory", "0.0625", "--api-key", "k", *more])
     served.patience = SECONDS
     try:
