@@ -341,6 +341,13 @@ struct LogitsParams {
 struct SampleRowsParams;
 struct HashLogitsParams;
 
+// Recurrent layers: kernels/recurrent.h.
+struct ShortConvParams;
+struct RecurrentGatesParams;
+struct RecurrentKeysParams;
+struct RecurrenceParams;
+struct GatedNormParams;
+
 // x = bf16(x), in place: the residual stream of the baseline (numerics 10).
 struct RoundInPlaceParams {
   float* x;
@@ -524,6 +531,12 @@ struct Kernels {
   Operation<CombineNormParams> combine_norm;
   Operation<SampleRowsParams> sample;
   Operation<HashLogitsParams> hash_logits;
+  // Of recurrent layers; null where they are not computed.
+  Operation<ShortConvParams> short_conv = nullptr;
+  Operation<RecurrentGatesParams> recurrent_gates = nullptr;
+  Operation<RecurrentKeysParams> recurrent_keys = nullptr;
+  Operation<RecurrenceParams> recurrence = nullptr;
+  Operation<GatedNormParams> gated_norm = nullptr;
 };
 
 }  // namespace invar

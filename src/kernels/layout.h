@@ -118,6 +118,17 @@ struct KvLayer {
   }
 };
 
+// Equal pieces of memory, one after the other; they begin at multiples of 64 bytes.
+struct Cells {
+  void* data = nullptr;
+  int64_t bytes = 0;  // from cell to cell
+
+  template <typename T>
+  constexpr T* at(int64_t cell) const {
+    return static_cast<T*>(static_cast<void*>(static_cast<char*>(data) + cell * bytes));
+  }
+};
+
 // Keys and values of slots [begin, end) of block `from` go to the same slots of block `to`.
 struct SlotCopy {
   int32_t from, to;

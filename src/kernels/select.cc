@@ -14,6 +14,7 @@
 #include "kernels/cpu/int8.h"
 #include "kernels/cpu/matmul.h"
 #include "kernels/cpu/pair.h"
+#include "kernels/cpu/recurrent.h"
 #include "kernels/reference/reference.h"
 
 namespace invar {
@@ -42,13 +43,15 @@ constexpr cpu::AttendFunctions kAvx512PairAttend = {
 constexpr cpu::AttendFunctions kAmxAttend = {cpu::attend_amx, cpu::kAmxTileQueries,
                                              cpu::attend_f32_avx512};
 
-template <const cpu::RowFunctions& rows, cpu::RunProduct product,
-          const cpu::AttendFunctions& attend, void (*override_hopper)(Kernels&),
-          cpu::RunProduct int8_product, cpu::RunProduct fp8_product, cpu::RunProduct pair_product,
+template <const cpu::RowFunctions& rows, const cpu::RecurrentFunctions& recurrent,
+          cpu::RunProduct product, const cpu::AttendFunctions& attend,
+          void (*override_hopper)(Kernels&), cpu::RunProduct int8_product,
+          cpu::RunProduct fp8_product, cpu::RunProduct pair_product,
           const cpu::AttendFunctions& pair_attend>
 void override_kernels(Kernels& kernels) {
   cpu::override_elementwise<rows>(kernels);
   cpu::override_experts<rows>(kernels);
+  cpu::override_recurrent<recurrent>(kernels);
   cpu::override_attention<attend>(kernels);
   cpu::override_matmul<product>(kernels);
   cpu::override_qkv_product<cpu::matmul<product>, cpu::matmul<int8_product>,
@@ -73,22 +76,22 @@ constexpr Implementation kImplementations[] = {
     {"scalar", [] { return true; }, [](Kernels&) {}, [](TrainingKernels&) {},
      reference::override_blocks},
     {"avx2", cpu::has_avx2,
-     override_kernels<cpu::kAvx2Rows, cpu::product_avx2, kAvx2Attend, hopper::override_avx2,
-                      cpu::int8_best_avx2, cpu::fp8_product_avx2, cpu::pair_product_avx2,
-                      kAvx2PairAttend>,
+     override_kernels<cpu::kAvx2Rows, cpu::kAvx2Recurrent, cpu::product_avx2, kAvx2Attend,
+                      hopper::override_avx2, cpu::int8_best_avx2, cpu::fp8_product_avx2,
+                      cpu::pair_product_avx2, kAvx2PairAttend>,
      override_training<cpu::kAvx2Backward, cpu::product_avx2>,
      cpu::override_blocks<cpu::block_product_avx2, cpu::product_avx2>},
     {"avx512", cpu::has_avx512,
-     override_kernels<cpu::kAvx512Rows, cpu::product_avx512, kAvx512Attend, hopper::override_avx512,
-                      cpu::int8_best_avx512, cpu::fp8_product_avx512, cpu::pair_best_avx512,
-                      kAvx512PairAttend>,
+     override_kernels<cpu::kAvx512Rows, cpu::kAvx512Recurrent, cpu::product_avx512, kAvx512Attend,
+                      hopper::override_avx512, cpu::int8_best_avx512, cpu::fp8_product_avx512,
+                      cpu::pair_best_avx512, kAvx512PairAttend>,
      override_training<cpu::kAvx512Backward, cpu::product_avx512>,
      cpu::override_blocks<cpu::block_best_avx512, cpu::product_avx512>},
     // Nothing of AMX computes the orders hopper and pair: they stay with AVX-512.
     {"amx", cpu::has_amx,
-     override_kernels<cpu::kAmxRows, cpu::product_amx, kAmxAttend, hopper::override_avx512,
-                      cpu::int8_best_amx, cpu::fp8_product_avx512, cpu::pair_best_avx512,
-                      kAvx512PairAttend>,
+     override_kernels<cpu::kAmxRows, cpu::kAvx512Recurrent, cpu::product_amx, kAmxAttend,
+                      hopper::override_avx512, cpu::int8_best_amx, cpu::fp8_product_avx512,
+                      cpu::pair_best_avx512, kAvx512PairAttend>,
      override_training<cpu::kAmxBackward, cpu::product_amx>,
      cpu::override_blocks<cpu::block_best_amx, cpu::product_amx>},
 };

@@ -11,12 +11,6 @@
 
 namespace invar {
 
-// Equal pieces of memory, one after the other.
-struct Cells {
-  std::byte* data = nullptr;
-  int64_t bytes = 0;  // from cell to cell
-};
-
 struct StoreOptions {
   int blocks = 0;
   int block_size = 32;   // slots: 32, 64 or 128

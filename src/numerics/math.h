@@ -21,6 +21,10 @@ inline constexpr std::array<float, 6> kExp2 = {0x1.470b4ap-13f, 0x1.5f7276p-10f,
 inline constexpr float kRound = 0x1.8p23f;
 // log2(e) in two parts.
 inline constexpr float kLog2eHigh = 0x1.715476p+0f, kLog2eLow = 0x1.4ae0cp-26f;
+// 2 / (2k + 1), k = 7..0: log(1 + z) = s (c_7 + ...) with s = z / (z + 2) for z in [0, 1].
+inline constexpr std::array<float, 8> kSoftplus = {
+    0x1.111112p-3f, 0x1.3b13b2p-3f, 0x1.745d18p-3f, 0x1.c71c72p-3f,
+    0x1.24924ap-2f, 0x1.99999ap-2f, 0x1.555556p-1f, 2.0f};
 // ln(2) in two parts, f64.
 inline constexpr double kLn2High = 0x1.62e42feep-1, kLn2Low = 0x1.a39ef35793c76p-33;
 // 2 / (2k + 1), k = 1..11: atanh's series.
@@ -57,6 +61,15 @@ constexpr float exp(float x) {
   float f = __builtin_fmaf(x, constants::kLog2eHigh, -n);
   f = __builtin_fmaf(x, constants::kLog2eLow, f);
   return exp2_of_parts(n, f);
+}
+
+// log(1 + e^x). Largest error 3.3 ulp.
+constexpr float softplus(float x) {
+  const float z = exp(x < 0.0f ? x : -x), s = z / (z + 2.0f), w = s * s;
+  constexpr auto kCoefficients = constants::kSoftplus;
+  float p = kCoefficients[0];
+  for (int i = 1; i < 8; ++i) p = __builtin_fmaf(p, w, kCoefficients[i]);
+  return __builtin_fmaf(s, p, x > 0.0f ? x : 0.0f);
 }
 
 // Natural logarithm of a positive normal number; log(0) = -inf. Within 2 ulp.

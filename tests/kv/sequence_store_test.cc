@@ -35,8 +35,8 @@ TEST(SequenceStore, LayersOfAllKindsLieApart) {
           {reinterpret_cast<std::byte*>(kv.values), 3 * kv.kv_heads * kv.value_block() * 2});
     }
     if (kLayers[layer - 10].chunk_bytes > 0) {
-      pieces.push_back({store.chunks(layer).data, 4 * store.chunks(layer).bytes});
-      pieces.push_back({store.states(layer).data, 2 * store.states(layer).bytes});
+      pieces.push_back({store.chunks(layer).at<std::byte>(0), 4 * store.chunks(layer).bytes});
+      pieces.push_back({store.states(layer).at<std::byte>(0), 2 * store.states(layer).bytes});
       EXPECT_GE(store.chunks(layer).bytes, 1000);
       EXPECT_GE(store.states(layer).bytes, 500);
     }

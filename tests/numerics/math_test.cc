@@ -35,6 +35,23 @@ TEST(Math, Exp2AndExpAreWithinTheirBounds) {
   EXPECT_EQ(math::exp(1e30f), std::numeric_limits<float>::infinity());
 }
 
+TEST(Math, SoftplusIsWithinItsBound) {
+  ScopedFlushToZero flush;
+  double worst = 0;
+  for (int i = 0; i < 1000000; ++i) {
+    const float x = -86.0f + 130.0f * static_cast<float>(i) / 1000000.0f;
+    worst = std::max(worst, ulps(math::softplus(x), log1pl(expl(static_cast<long double>(x)))));
+  }
+  EXPECT_LT(worst, 3.4);
+  EXPECT_GT(worst, 0.5);
+  EXPECT_EQ(math::softplus(1e30f), 1e30f);
+  EXPECT_EQ(math::softplus(-1e30f), 0.0f);
+  EXPECT_EQ(math::softplus(std::numeric_limits<float>::infinity()),
+            std::numeric_limits<float>::infinity());
+  const float nan = math::softplus(std::numeric_limits<float>::quiet_NaN());
+  EXPECT_NE(nan, nan);
+}
+
 TEST(Math, LogExp2AndSinCosInF64AreAccurate) {
   double worst_log = 0, worst_exp = 0, worst_sin = 0;
   for (int i = 1; i < 300000; ++i) {

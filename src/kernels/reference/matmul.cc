@@ -201,7 +201,13 @@ Kernels table(Order order) {
           .combine = combine,
           .combine_norm = combine_norm,
           .sample = sample,
-          .hash_logits = hash_logits};
+          .hash_logits = hash_logits,
+          .short_conv = short_conv,
+          .recurrent_gates = recurrent_gates,
+          .recurrent_keys = recurrent_keys,
+          .recurrence = of_order(order, recurrence<Order::portable>, recurrence<Order::hopper>,
+                                 recurrence<Order::pair>),
+          .gated_norm = gated_norm};
 }
 
 }  // namespace invar::reference

@@ -51,6 +51,12 @@ void combine(const CombineParams& p, const Execution& on);
 void combine_norm(const CombineNormParams& p, const Execution& on);
 void sample(const SampleRowsParams& p, const Execution& on);
 void hash_logits(const HashLogitsParams& p, const Execution& on);
+void short_conv(const ShortConvParams& p, const Execution& on);
+void recurrent_gates(const RecurrentGatesParams& p, const Execution& on);
+void recurrent_keys(const RecurrentKeysParams& p, const Execution& on);
+template <Order order>
+void recurrence(const RecurrenceParams& p, const Execution& on);
+void gated_norm(const GatedNormParams& p, const Execution& on);
 
 Kernels table(Order order);
 
