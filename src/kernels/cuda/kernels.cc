@@ -149,7 +149,12 @@ Kernels table() {
           .choose_experts = choose_experts,
           .combine_norm = combine_norm,
           .sample = sample,
-          .hash_logits = hash_logits};
+          .hash_logits = hash_logits,
+          .short_conv = short_conv,
+          .recurrent_gates = recurrent_gates,
+          .recurrent_keys = recurrent_keys,
+          .recurrence = recurrence<order>,
+          .gated_norm = gated_norm};
 }
 
 }  // namespace

@@ -33,6 +33,13 @@ void combine(const CombineParams& p, const Execution& on);
 void choose_experts(const ChooseExpertsParams& p, const Execution& on);
 void combine_norm(const CombineNormParams& p, const Execution& on);
 void place_latent(const PlaceLatentParams& p, const Execution& on);
+// Of recurrent layers: kernels/recurrent.h.
+void short_conv(const ShortConvParams& p, const Execution& on);
+void recurrent_gates(const RecurrentGatesParams& p, const Execution& on);
+void recurrent_keys(const RecurrentKeysParams& p, const Execution& on);
+void gated_norm(const GatedNormParams& p, const Execution& on);
+template <Order order>
+void recurrence(const RecurrenceParams& p, const Execution& on);
 // Of each order.
 void hopper_expert_matmul(const ExpertMatmulParams& p, const Execution& on);
 void hopper_experts_of_many_rows(const ExpertMatmulParams& p, const Execution& on);
