@@ -341,6 +341,13 @@ struct LogitsParams {
 struct SampleRowsParams;
 struct HashLogitsParams;
 
+// Cells to others. None of them is in two copies' ways: no `to` is another copy's `from` or `to`.
+struct CopyCellsParams {
+  Cells cells;
+  const CellCopy* copies;
+  int64_t num_copies;
+};
+
 // Recurrent layers: kernels/recurrent.h.
 struct ShortConvParams;
 struct RecurrentGatesParams;
@@ -531,6 +538,7 @@ struct Kernels {
   Operation<CombineNormParams> combine_norm;
   Operation<SampleRowsParams> sample;
   Operation<HashLogitsParams> hash_logits;
+  Operation<CopyCellsParams> copy_cells;
   // Of recurrent layers; null where they are not computed.
   Operation<ShortConvParams> short_conv = nullptr;
   Operation<RecurrentGatesParams> recurrent_gates = nullptr;

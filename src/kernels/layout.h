@@ -129,6 +129,12 @@ struct Cells {
   }
 };
 
+// All of cell `from` goes to cell `to`.
+struct CellCopy {
+  int32_t from, to;
+  bool operator==(const CellCopy&) const = default;
+};
+
 // Keys and values of slots [begin, end) of block `from` go to the same slots of block `to`.
 struct SlotCopy {
   int32_t from, to;

@@ -5,7 +5,8 @@
 // and the sum G of its decays at its slot of the chunk, as a row of attention leaves its key and
 // its value. The state S changes at the boundaries of chunks alone. So a table of a path of
 // positions has for each chunk the number of its cell in the memory for chunks; and a row says
-// which cell of the memory for states has S of its chunk.
+// which cell of the memory for states has S of its chunk. CellTables of model/step_tables.h has
+// these numbers. Inputs are what f32 arithmetic gives: none is subnormal.
 #pragma once
 
 #include <atomic>
@@ -21,7 +22,7 @@ constexpr int kMostTaps = 8;         // of a short convolution
 
 // Where the rows of a step stand. Rows of a draft tree have a table for each path from its root to
 // a leaf; a row that several paths share is written to the chunks of each. A row stands behind its
-// ancestors.
+// ancestors; those that are no drafts stand side by side.
 struct RowPlaces {
   int64_t rows = 0;                        // T
   const int32_t* positions = nullptr;      // [T]
@@ -103,7 +104,9 @@ struct RecurrentLayer {
 };
 
 // A row keeps x, or x * factor, and y = act((the sum over taps j of weight[j] * what was kept
-// taps - 1 - j positions before) (+ bias)), y = silu(y), y * gate. Shares are channels.
+// taps - 1 - j positions before) (+ bias)), y = silu(y), y * gate. What a row keeps goes to its
+// slot; and a row in a chunk's last slot leaves the last taps - 1 inputs beside the next state,
+// since a sequence has one chunk alone, which the next rows overwrite. Shares are channels.
 struct ShortConvParams {
   const float* x;  // [T][D]
   int64_t x_stride;
@@ -118,22 +121,42 @@ struct ShortConvParams {
   const float* gate;  // [T][D] or null
   int64_t gate_stride;
   Cells inputs;  // a chunk has [64][D] elements of `type`, bf16 or f32
+  Cells before;  // a state has [taps - 1][D] of them: of the positions before its boundary
   DType type;
-  Activation out;    // [T][D]; pad columns set to zero
-  bool* non_finite;  // [T]: set to true when what is kept was not finite
+  // [T]: the state that has what came before the row's chunk; -1: the row's table has that.
+  const int32_t* before_of;
+  const int32_t* next_state;  // [T]: where a row in a chunk's last slot leaves it; -1: nowhere
+  Activation out;             // [T][D]; pad columns set to zero
+  bool* non_finite;           // [T]: set to true when what is kept was not finite
+
+  // The inputs of a position that row t sees; null before position 0.
+  constexpr char* inputs_of(int64_t t, int64_t position) const {
+    if (position < 0) return nullptr;
+    const int64_t bytes = channels * size_of(type);
+    const int64_t after = position - places.positions[t] / kChunkSlots * kChunkSlots;
+    if (after < 0 && before_of[t] >= 0)
+      return before.at<char>(before_of[t]) + (after + taps - 1) * bytes;
+    return inputs.at<char>(places.cell_of(t, position)) + position % kChunkSlots * bytes;
+  }
+  // Whether row t leaves inputs beside the next state. A sequence's state moves in its place: of
+  // the rows that end chunks here, the last one is the one whose inputs stay.
+  constexpr bool leaves_inputs(int64_t t) const {
+    const int64_t next = t + kChunkSlots;
+    return next_state[t] >= 0 && !(next < places.rows && next_state[next] == next_state[t]);
+  }
 };
 
-// What decays and factors are made of. delta: g = rate * softplus(a + bias), and b = 1 / (1 +
-// exp(-z)), twice that with `doubles`. state_space: b = softplus(a + bias) within the limits, and
-// g = b * rate.
+// What decays and factors are made of, A = -exp(log_rate). delta: g = softplus(a + bias) * A, and
+// b = 1 / (1 + exp(-z)), twice that with `doubles`. state_space: b = softplus(a + bias) within the
+// limits, and g = b * A.
 struct RecurrentGatesParams {
   Recurrence kind;
   const float* a;  // [T][H], with channels [T][H * R]
   int64_t a_stride;
   const float* z;  // [T][H]; not read for state_space
   int64_t z_stride;
-  const float* rate;  // [H]: -exp(A_log)
-  const float* bias;  // [H], with channels [H * R]
+  const float* log_rate;  // [H]: A_log
+  const float* bias;      // [H], with channels [H * R]
   int64_t rows;
   int64_t heads, channels;  // H; 1 or R
   bool doubles;

@@ -49,13 +49,12 @@ void CellPlacement::build(std::span<const BatchRow> rows, std::span<const BatchS
   path_cells_.resize(static_cast<size_t>(scratch_blocks_needed(rows, kBoundary)));
   std::iota(path_cells_.begin(), path_cells_.end(), first.chunks);
   chunks_.build(rows, tables_, path_cells_, kBoundary);
-  const auto of_paths = chunks_.copies();
-  copies_.insert(copies_.end(), of_paths.begin(), of_paths.end());
+  for (const SlotCopy& copy : chunks_.copies()) copies_.push_back({copy.from, copy.to});
   place_states(rows, sequences, first.states);
 }
 
-// A piece that leaves the chunk it begins in takes that one's slots along to a scratch chunk, since
-// its last rows need the sequence's own.
+// A piece that leaves the chunk it begins in takes that one along to a scratch chunk, since its
+// last rows need the sequence's own.
 void CellPlacement::place_trunks(std::span<const BatchRow> rows,
                                  std::span<const BatchSequence> sequences, int32_t& scratch) {
   tables_.resize(sequences.size());
@@ -67,10 +66,7 @@ void CellPlacement::place_trunks(std::span<const BatchRow> rows,
     for (int32_t chunk = chunk_of(first); chunk < chunk_of(last); ++chunk)
       table[static_cast<size_t>(chunk)] = scratch++;
     if (chunk_of(first) < chunk_of(last) && slot_of(first) > 0)
-      copies_.push_back({.from = own,
-                         .to = table[static_cast<size_t>(chunk_of(first))],
-                         .begin = 0,
-                         .end = slot_of(first)});
+      copies_.push_back({own, table[static_cast<size_t>(chunk_of(first))]});
   });
 }
 
@@ -78,9 +74,13 @@ void CellPlacement::place_trunks(std::span<const BatchRow> rows,
 void CellPlacement::place_states(std::span<const BatchRow> rows,
                                  std::span<const BatchSequence> sequences, int32_t scratch) {
   state_of_.resize(rows.size());
+  before_of_.resize(rows.size());
   next_state_.resize(rows.size());
+  sequence_begin_.clear();
   for (size_t t = 0; t < rows.size(); ++t) {
     const BatchRow& row = rows[t];
+    if (t == 0 || rows[t - 1].sequence != row.sequence)
+      sequence_begin_.push_back(static_cast<int32_t>(t));
     const int32_t own = sequences[row.sequence].cell;
     if (is_draft(row)) {
       const size_t parent = static_cast<size_t>(row.parent);
@@ -90,11 +90,14 @@ void CellPlacement::place_states(std::span<const BatchRow> rows,
       state_of_[t] = chunk_of(row) == 0 ? -1 : own;
       next_state_[t] = is_last_slot(row) ? own : -1;
     }
+    const BatchRow& first = rows[static_cast<size_t>(sequence_begin_.back())];
+    before_of_[t] = chunk_of(row) == chunk_of(first) ? state_of_[t] : -1;
   }
+  sequence_begin_.push_back(static_cast<int32_t>(rows.size()));
 }
 
 void CellPlacement::accept(std::span<const BatchRow> rows, int32_t last, int32_t cell,
-                           std::vector<SlotCopy>& chunks, std::vector<StateCopy>& states) const {
+                           std::vector<CellCopy>& chunks, std::vector<CellCopy>& states) const {
   const BatchRow& row = rows[last];
   if (!is_draft(row)) return;
   const int32_t state = is_last_slot(row) ? next_state_[last] : state_of_[last];
@@ -103,7 +106,7 @@ void CellPlacement::accept(std::span<const BatchRow> rows, int32_t last, int32_t
   const std::vector<int32_t> own(static_cast<size_t>(chunk_of(row)) + 1, cell);
   std::vector<SlotCopy> all;
   chunks_.accept(rows, last, own, all);
-  chunks.push_back(all.back());  // those of chunks before are in the state
+  chunks.push_back({all.back().from, cell});  // chunks before are in the state
 }
 
 }  // namespace invar

@@ -20,12 +20,6 @@ namespace invar {
 
 inline constexpr int32_t kBoundary = 64;  // positions from one state to the next
 
-// From cell to cell.
-struct StateCopy {
-  int32_t from, to;
-  bool operator==(const StateCopy&) const = default;
-};
-
 ScratchCells scratch_cells_needed(std::span<const BatchRow> rows);
 
 class CellPlacement {
@@ -37,8 +31,11 @@ class CellPlacement {
 
   // All of these are valid until the next build.
 
-  // Of slots of chunks, to be done in every layer before anything is written.
-  std::span<const SlotCopy> copies() const { return copies_; }
+  // Of chunks, to be done in every layer before anything is written.
+  std::span<const CellCopy> copies() const { return copies_; }
+  // Rows of sequence i of the batch, of those that have any, are sequence_begin[i] ..
+  // sequence_begin[i + 1].
+  std::span<const int32_t> sequence_begin() const { return sequence_begin_; }
   // Row t leaves what it leaves in elements write_begin[t] .. write_begin[t + 1] of write_cell, at
   // its slot of each.
   std::span<const int32_t> write_begin() const { return chunks_.write_begin(); }
@@ -49,13 +46,16 @@ class CellPlacement {
   std::span<const int32_t> table_cells() const { return chunks_.table_blocks(); }
   // The state that row t reads, or -1 in a sequence's first chunk.
   std::span<const int32_t> state_of() const { return state_of_; }
+  // The state of a row in the chunk that its sequence's first row here is in: what came before that
+  // chunk stands there. -1, of a row in a later chunk: it stands in the chunks of the row's table.
+  std::span<const int32_t> before_of() const { return before_of_; }
   // Where a row in a chunk's last slot leaves the next state; -1: the row is not there.
   std::span<const int32_t> next_state() const { return next_state_; }
 
   // Accepts the draft path that ends in row `last`: appends the copies that bring its chunk and
   // state to the sequence's cell. Accepting a trunk row needs none.
   void accept(std::span<const BatchRow> rows, int32_t last, int32_t cell,
-              std::vector<SlotCopy>& chunks, std::vector<StateCopy>& states) const;
+              std::vector<CellCopy>& chunks, std::vector<CellCopy>& states) const;
 
  private:
   void place_trunks(std::span<const BatchRow> rows, std::span<const BatchSequence> sequences,
@@ -66,8 +66,8 @@ class CellPlacement {
   Placement chunks_;
   std::vector<BatchSequence> tables_;  // of the sequences: their cells by chunk
   std::vector<int32_t> path_cells_;
-  std::vector<SlotCopy> copies_;
-  std::vector<int32_t> state_of_, next_state_;
+  std::vector<CellCopy> copies_;
+  std::vector<int32_t> sequence_begin_, state_of_, before_of_, next_state_;
 };
 
 }  // namespace invar

@@ -23,10 +23,10 @@ size_t StepTableBuilder::bytes_of(const Batch& batch) const {
 
 size_t StepTableBuilder::bytes_of_cells() const {
   const CellPlacement& p = cell_placement_;
-  size_t bytes = StepUpload::bytes_of<SlotCopy>(p.copies().size()) +
+  size_t bytes = StepUpload::bytes_of<CellCopy>(p.copies().size()) +
                  StepUpload::bytes_of<const int32_t*>(p.table_begin().size());
-  for (const auto list : {p.write_begin(), p.write_cell(), p.table_of(), p.state_of(),
-                          p.next_state(), p.table_cells()})
+  for (const auto list : {p.write_begin(), p.write_cell(), p.table_of(), p.sequence_begin(),
+                          p.state_of(), p.before_of(), p.next_state(), p.table_cells()})
     bytes += StepUpload::bytes_of<int32_t>(list.size());
   return bytes;
 }
@@ -36,7 +36,10 @@ CellTables StepTableBuilder::put_cells() {
   CellTables cells{.write_begin = upload_.put(p.write_begin()),
                    .write_cell = upload_.put(p.write_cell()),
                    .table_of = upload_.put(p.table_of()),
+                   .sequence_begin = upload_.put(p.sequence_begin()),
+                   .sequences = static_cast<int32_t>(p.sequence_begin().size()) - 1,
                    .state_of = upload_.put(p.state_of()),
+                   .before_of = upload_.put(p.before_of()),
                    .next_state = upload_.put(p.next_state()),
                    .copies = upload_.put(p.copies()),
                    .num_copies = std::ssize(p.copies())};

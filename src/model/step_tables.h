@@ -21,9 +21,12 @@ struct CellTables {
   const int32_t* write_cell = nullptr;
   const int32_t* table_of = nullptr;  // [T]
   const int32_t* const* tables = nullptr;
+  const int32_t* sequence_begin = nullptr;  // [sequences + 1]
+  int32_t sequences = 0;
   const int32_t* state_of = nullptr;    // [T]
+  const int32_t* before_of = nullptr;   // [T]
   const int32_t* next_state = nullptr;  // [T]
-  const SlotCopy* copies = nullptr;     // of chunks' slots, before anything is written
+  const CellCopy* copies = nullptr;     // of chunks, before anything is written
   int64_t num_copies = 0;
 
   bool operator==(const CellTables&) const = default;

@@ -189,5 +189,130 @@ TEST_F(RecurrentOnGpu, RecurrencesInPieces) {
     }
 }
 
+// Rows of one sequence from position 40 on, over two boundaries: chunks in cells 1, 2 and 0, the
+// state in cell 0.
+TEST_F(RecurrentOnGpu, ShortConvolutions) {
+  constexpr int64_t kRows = 100, kWidth = 70, kPadded = 96, kTaps = 4, kCell = 64 * 72;
+  constexpr int32_t kFirst = 40;
+  Random random(5);
+  Twin<float> x(gpu(), random_floats(random, kRows * kWidth));
+  Twin<float> weight(gpu(), random_floats(random, kTaps * kWidth));
+  Twin<bf16_t> inputs(gpu(), std::vector<bf16_t>(3 * kCell)), before(gpu(), kCell);
+  Twin<float> out(gpu(), kRows * kPadded);
+  std::vector<int32_t> position, cell, before_of, next;
+  for (int32_t t = 0; t < kRows; ++t) {
+    position.push_back(kFirst + t);
+    cell.push_back((position.back() / kChunkSlots + 1) % 3);
+    before_of.push_back(-1);
+    next.push_back(position.back() % kChunkSlots == kChunkSlots - 1 ? 0 : -1);
+  }
+  std::vector<int32_t> begins(kRows + 1), zeros(kRows, 0);
+  std::iota(begins.begin(), begins.end(), 0);
+  Twin<int32_t> positions(gpu(), position), cells(gpu(), cell), before_ofs(gpu(), before_of),
+      nexts(gpu(), next), begin(gpu(), begins), zero(gpu(), zeros),
+      table(gpu(), std::vector<int32_t>{1, 2, 0});
+  Twin<const int32_t*> host_tables(gpu(), std::vector<const int32_t*>{table.host.data()}),
+      tables(gpu(), std::vector<const int32_t*>{table.device()});
+  Twin<unsigned char> flags(gpu(), std::vector<unsigned char>(kRows, 0));
+  const auto run = [&](const Kernels& kernels, bool on_gpu, const Execution& at) {
+    const auto of = [&](auto& twin) { return on_gpu ? twin.device() : twin.host.data(); };
+    ShortConvParams p{.x = of(x), .x_stride = kWidth};
+    p.places = {kRows,     of(positions),
+                of(zero),  on_gpu ? tables.device() : host_tables.host.data(),
+                of(begin), of(cells)};
+    p.channels = kWidth, p.taps = kTaps, p.weight = of(weight), p.silu = true;
+    p.inputs = {of(inputs), kCell * 2}, p.before = {of(before), kCell * 2};
+    p.type = DType::bf16, p.before_of = of(before_ofs), p.next_state = of(nexts);
+    p.out = {of(out), DType::f32, kPadded};
+    p.non_finite = reinterpret_cast<bool*>(of(flags));
+    kernels.short_conv(p, at);
+  };
+  {
+    const ScopedFlushToZero flush;
+    run(select_kernels(Order::portable, "scalar"), false, {});
+  }
+  run(cuda::kernels(Order::portable), true, on());
+  on().stream->wait();
+  EXPECT_TRUE(out.matches());
+  EXPECT_TRUE(inputs.matches());
+  EXPECT_TRUE(before.matches());
+  // Another weight is another output.
+  weight.host[0] += 1;
+  weight.upload();
+  run(cuda::kernels(Order::portable), true, on());
+  on().stream->wait();
+  EXPECT_FALSE(out.matches());
+}
+
+TEST_F(RecurrentOnGpu, DecaysAndGatedNorms) {
+  constexpr int64_t kRows = 5, kHeads = 6, kChannels = 24, kWidth = kHeads * kChannels;
+  Random random(9);
+  Twin<float> a(gpu(), random_floats(random, kRows * kWidth)),
+      z(gpu(), random_floats(random, kRows * kWidth)), bias(gpu(), random_floats(random, kWidth)),
+      log_rate(gpu(), random_floats(random, kHeads));
+  for (const Recurrence kind :
+       {Recurrence::delta, Recurrence::channel_delta, Recurrence::state_space}) {
+    const int64_t channels = kind == Recurrence::channel_delta ? kChannels : 1;
+    Twin<float> decays(gpu(), kRows * kHeads * channels), factors(gpu(), kRows * kHeads);
+    Twin<float> out(gpu(), kRows * (kWidth + 16));
+    const auto run = [&](const Kernels& kernels, bool on_gpu, const Execution& at) {
+      const auto of = [&](auto& twin) { return on_gpu ? twin.device() : twin.host.data(); };
+      kernels.recurrent_gates({.kind = kind,
+                               .a = of(a),
+                               .a_stride = kWidth,
+                               .z = of(z),
+                               .z_stride = kWidth,
+                               .log_rate = of(log_rate),
+                               .bias = of(bias),
+                               .rows = kRows,
+                               .heads = kHeads,
+                               .channels = channels,
+                               .doubles = true,
+                               .least = 0.1f,
+                               .most = 1.0f,
+                               .decays = of(decays),
+                               .factors = of(factors)},
+                              at);
+      kernels.gated_norm({.x = of(a),
+                          .x_stride = kWidth,
+                          .gate = of(z),
+                          .gate_stride = kWidth,
+                          .weight = of(bias),
+                          .own_weights = kind == Recurrence::state_space,
+                          .is_sigmoid = kind == Recurrence::channel_delta,
+                          .gate_first = kind == Recurrence::state_space,
+                          .eps = 1e-6f,
+                          .rows = kRows,
+                          .groups = kHeads,
+                          .width = kChannels,
+                          .out = {of(out), DType::f32, kWidth + 16}},
+                         at);
+    };
+    {
+      const ScopedFlushToZero flush;
+      run(select_kernels(Order::portable, "scalar"), false, {});
+    }
+    run(cuda::kernels(Order::portable), true, on());
+    on().stream->wait();
+    EXPECT_TRUE(decays.matches());
+    EXPECT_TRUE(factors.matches());
+    EXPECT_TRUE(out.matches());
+  }
+}
+
+TEST_F(RecurrentOnGpu, CopiesOfCells) {
+  constexpr int64_t kCell = 96;
+  Random random(2);
+  Twin<float> cells(gpu(), random_floats(random, 4 * kCell));
+  Twin<CellCopy> copies(gpu(), std::vector<CellCopy>{{0, 3}, {2, 1}});
+  cuda::kernels(Order::portable)
+      .copy_cells({{cells.device(), kCell * 4}, copies.device(), 2}, on());
+  on().stream->wait();
+  EXPECT_FALSE(cells.matches());
+  select_kernels(Order::portable, "scalar")
+      .copy_cells({{cells.host.data(), kCell * 4}, copies.host.data(), 2}, {});
+  EXPECT_TRUE(cells.matches());
+}
+
 }  // namespace
 }  // namespace invar

@@ -9,6 +9,13 @@
 
 namespace invar {
 
+// Numbers of the whole range that arithmetic gives: none is subnormal (numerics 0).
+inline void fill_results(Random& random, std::span<float> row) {
+  fill_row(random, row);
+  for (float& x : row)
+    if (std::fpclassify(x) == FP_SUBNORMAL) x = std::copysign(0.0f, x);
+}
+
 struct RecurrentShape {
   Recurrence kind;
   int32_t key_heads, heads, key_size, value_size;

@@ -22,8 +22,11 @@ constexpr ConvCase kConvCases[] = {{96, 4, false, true, false, DType::bf16, DTyp
                                    {80, 7, true, false, false, DType::f32, DType::f32},
                                    {7, 2, false, false, true, DType::f32, DType::f32}};
 
-// The inputs of a convolution at positions 0 .. rows - 1, and its memory.
+// The inputs of a convolution at positions 0 .. rows - 1, and its memory: as a sequence has it, the
+// last chunk of a piece is its own, those before it are scratch.
 struct Conv {
+  static constexpr int kCells = 4;
+
   Conv(const ConvCase& c, Random& random, int64_t rows, bool whole_range)
       : of(c),
         stride(c.channels + 5),
@@ -32,23 +35,40 @@ struct Conv {
         gate(rows * stride),
         weight(c.taps * c.channels),
         bias(c.channels),
-        inputs(4 * kChunkSlots * c.channels * size_of(c.type)) {
+        inputs(kCells * kChunkSlots * bytes()),
+        before((c.taps - 1) * bytes()) {
     for (std::vector<float>* v : {&x, &factor, &gate, &weight, &bias})
       for (float& y : *v) y = random.uniform();
     for (int64_t t = 0; t < rows && whole_range; t += 1 + random.below(5))
-      fill_row(random, std::span(x).subspan(t * stride, stride));
+      fill_results(random, std::span(x).subspan(t * stride, stride));
     std::ranges::fill(inputs.span(), char{0});
+    std::ranges::fill(before.span(), char{0});
   }
+  int64_t bytes() const { return round_up(of.channels * size_of(of.type), 64); }
 
   // Rows [begin, end), whose outputs go to `out`, rows of the padded width.
   void run(const Kernels& kernels, int64_t begin, int64_t end, void* out, bool* non_finite,
            int parts) {
-    const int64_t rows = end - begin;
+    const int64_t rows = end - begin, first = begin / kChunkSlots, last = (end - 1) / kChunkSlots;
     std::vector<int32_t> positions(rows), table_of(rows, 0), writes(rows), write_begin(rows + 1);
+    std::vector<int32_t> before_of(rows, -1), next_state(rows, -1);
     std::iota(positions.begin(), positions.end(), static_cast<int32_t>(begin));
     std::iota(write_begin.begin(), write_begin.end(), 0);
-    for (int64_t t = 0; t < rows; ++t) writes[t] = table[positions[t] / kChunkSlots];
-    const int32_t* tables[] = {table};
+    std::vector<int32_t> table(last + 1, 0);
+    for (int64_t chunk = first; chunk < last; ++chunk)
+      table[chunk] = static_cast<int32_t>(chunk - first + 1);
+    const CellCopy copy{0, 1};
+    const Cells cells{inputs.data(), inputs.size() / kCells};
+    run_in_parts(parts, [&](const Execution& on) {
+      kernels.copy_cells({cells, &copy, first < last ? 1 : 0}, on);
+    });
+    for (int64_t t = 0; t < rows; ++t) {
+      const int64_t chunk = positions[t] / kChunkSlots;
+      writes[t] = table[chunk];
+      if (chunk == first && chunk > 0) before_of[t] = 0;
+      if (positions[t] % kChunkSlots == kChunkSlots - 1) next_state[t] = 0;
+    }
+    const int32_t* tables[] = {table.data()};
     const int64_t padded = round_up(of.channels, kLeafPad);
     const ShortConvParams p{
         .x = x.data() + begin * stride,
@@ -64,18 +84,20 @@ struct Conv {
         .silu = of.silu,
         .gate = of.gated ? gate.data() + begin * stride : nullptr,
         .gate_stride = stride,
-        .inputs = {inputs.data(), inputs.size() / 4},
+        .inputs = cells,
+        .before = {before.data(), before.size()},
         .type = of.type,
+        .before_of = before_of.data(),
+        .next_state = next_state.data(),
         .out = {static_cast<char*>(out) + begin * padded * size_of(of.out), of.out, padded},
         .non_finite = non_finite};
     run_in_parts(parts, [&](const Execution& on) { kernels.short_conv(p, on); });
   }
 
-  static constexpr int32_t table[] = {2, 0, 3, 1};
   ConvCase of;
   int64_t stride;
   std::vector<float> x, factor, gate, weight, bias;
-  Guarded<char> inputs;
+  Guarded<char> inputs, before;
 };
 
 int64_t out_bytes(const ConvCase& c, int64_t rows) {
@@ -83,28 +105,48 @@ int64_t out_bytes(const ConvCase& c, int64_t rows) {
 }
 
 TEST(ShortConvolution, EveryCutOfASequenceHasTheSameBits) {
-  constexpr int64_t kRows = 140;
-  for (const ConvCase& c : kConvCases) {
-    Random random(3);
-    Conv whole(c, random, kRows, false);
-    Random again(3);
-    Conv cut(c, again, kRows, false);
-    Guarded<char> expected(out_bytes(c, kRows)), found(out_bytes(c, kRows));
-    bool non_finite[kRows] = {};
-    const Kernels kernels = select_kernels(Order::portable, "auto");
-    whole.run(kernels, 0, kRows, expected.data(), non_finite, 3);
-    for (int64_t begin = 0, end; begin < kRows; begin = end) {
-      end = std::min<int64_t>(kRows, begin + 1 + random.below(9));
-      cut.run(kernels, begin, end, found.data(), non_finite, 1);
+  constexpr int64_t kRows = 220;
+  const Kernels kernels = select_kernels(Order::portable, "auto");
+  for (const ConvCase& c : kConvCases)
+    for (const int64_t most : {5, 64, 128}) {
+      Random random(3);
+      Conv whole(c, random, kRows, false);
+      Random again(3);
+      Conv cut(c, again, kRows, false);
+      Guarded<char> expected(out_bytes(c, kRows)), found(out_bytes(c, kRows));
+      bool non_finite[kRows] = {};
+      whole.run(kernels, 0, kRows, expected.data(), non_finite, 3);
+      for (int64_t begin = 0, end; begin < kRows; begin = end) {
+        end = std::min<int64_t>(kRows, begin + (random.below(3) ? 1 + random.below(most) : most));
+        cut.run(kernels, begin, end, found.data(), non_finite, 1);
+      }
+      EXPECT_TRUE(same(expected, found));
+      EXPECT_TRUE(same(whole.before, cut.before));
+      EXPECT_EQ(std::ranges::find(non_finite, true), std::end(non_finite));
+      // Without what came before the last chunk its first row has another output.
+      std::ranges::fill(cut.before.span(), char{0});
+      cut.run(kernels, kRows / kChunkSlots * kChunkSlots, kRows, found.data(), non_finite, 1);
+      EXPECT_FALSE(same(expected, found));
     }
-    EXPECT_TRUE(same(expected, found));
-    EXPECT_TRUE(same(whole.inputs, cut.inputs));
-    EXPECT_EQ(std::ranges::find(non_finite, true), std::end(non_finite));
-    // Another first tap is another output.
-    cut.weight[0] += 1;
-    cut.run(kernels, 0, kRows, found.data(), non_finite, 1);
-    EXPECT_FALSE(same(expected, found));
-  }
+}
+
+TEST(Cells, AreCopiedWhole) {
+  constexpr int64_t kBytes = 192, kCells = 5;
+  Guarded<char> memory(kCells * kBytes);
+  for (int64_t i = 0; i < memory.size(); ++i)
+    memory[i] = static_cast<char>(i / kBytes * 16 + i % 7);
+  const std::vector<char> before(memory.span().begin(), memory.span().end());
+  const CellCopy copies[] = {{0, 3}, {4, 1}};
+  const CopyCellsParams p{{memory.data(), kBytes}, copies, 2};
+  run_in_parts(
+      2, [&](const Execution& on) { select_kernels(Order::portable, "auto").copy_cells(p, on); });
+  EXPECT_TRUE(memory.guards_are_intact());
+  const int64_t sources[] = {0, 4, 2, 0, 4};  // what each cell is now
+  for (int64_t cell = 0; cell < kCells; ++cell)
+    EXPECT_TRUE(std::equal(before.begin() + sources[cell] * kBytes,
+                           before.begin() + (sources[cell] + 1) * kBytes,
+                           memory.data() + cell * kBytes))
+        << cell;
 }
 
 using RecurrentRows = KernelTest;
@@ -123,6 +165,7 @@ TEST_P(RecurrentRows, ShortConvolutionsAreTheDefinition) {
       found.run(kernels(), 0, rows, found_out.data(), found_non_finite.data(), 1 + 3 * seed);
       EXPECT_TRUE(expected_out.guards_are_intact() && found_out.guards_are_intact());
       EXPECT_TRUE(same(expected.inputs, found.inputs));
+      EXPECT_TRUE(same(expected.before, found.before));
       EXPECT_EQ(non_finite, found_non_finite);
       if (c.out == DType::f32)
         EXPECT_TRUE(same_bits(
@@ -140,13 +183,13 @@ TEST_P(RecurrentRows, DecaysAndFactorsAreTheDefinition) {
       Random random(seed);
       const int64_t rows = 1 + random.below(7), heads = 1 + random.below(40);
       const int64_t channels = kind == Recurrence::channel_delta ? 1 + random.below(70) : 1;
-      std::vector<float> a(rows * heads * channels), z(rows * heads), rate(heads),
+      std::vector<float> a(rows * heads * channels), z(rows * heads), log_rate(heads),
           bias(heads * channels);
       for (float& x : a) x = 30 * random.uniform();
       for (float& x : z) x = 30 * random.uniform();
-      for (float& x : rate) x = -8 - 8 * random.uniform();
+      for (float& x : log_rate) x = 3 * random.uniform();
       for (float& x : bias) x = random.uniform();
-      if (seed % 2) fill_row(random, std::span(a)), fill_row(random, std::span(z));
+      if (seed % 2) fill_results(random, std::span(a)), fill_results(random, std::span(z));
       Guarded<float> decays(a.size()), factors(z.size()), found_decays(a.size()),
           found_factors(z.size());
       RecurrentGatesParams p{.kind = kind,
@@ -154,7 +197,7 @@ TEST_P(RecurrentRows, DecaysAndFactorsAreTheDefinition) {
                              .a_stride = heads * channels,
                              .z = z.data(),
                              .z_stride = heads,
-                             .rate = rate.data(),
+                             .log_rate = log_rate.data(),
                              .bias = bias.data(),
                              .rows = rows,
                              .heads = heads,
@@ -182,8 +225,8 @@ TEST_P(RecurrentRows, GatedNormsAreTheDefinition) {
     std::vector<float> x(rows * all), gate(rows * all), weight(all);
     for (float& y : weight) y = 1 + random.uniform();
     for (int64_t t = 0; t < rows; ++t) {
-      fill_row(random, std::span(x).subspan(t * all, all));
-      fill_row(random, std::span(gate).subspan(t * all, all));
+      fill_results(random, std::span(x).subspan(t * all, all));
+      fill_results(random, std::span(gate).subspan(t * all, all));
     }
     const int64_t stride = round_up(all, kLeafPad) + 32;
     Guarded<float> expected(rows * stride), found(rows * stride);

@@ -239,7 +239,7 @@ void compare_with_scalar(const Kernels& fast, const Kernels& scalar, const Recur
   RecurrentInputs inputs(random, shape, rows);
   const auto spoil = [&](std::vector<float>& x, int64_t width) {
     for (size_t i = 0; i + width <= x.size(); i += width)
-      if (random.below(6) == 0) fill_row(random, std::span(x).subspan(i, width));
+      if (random.below(6) == 0) fill_results(random, std::span(x).subspan(i, width));
   };
   if (seed % 2) {
     spoil(inputs.queries, shape.key_size);

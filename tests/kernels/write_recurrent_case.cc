@@ -85,6 +85,7 @@ class Case {
     std::iota(begin_.begin(), begin_.end(), 0);
     for (int64_t t = 0; t < kRows; ++t) {
       cell_.push_back(positions_[t] / kChunkSlots);
+      nowhere_.push_back(-1);
       state_of_.push_back(positions_[t] / kChunkSlots - 1);
     }
     const int64_t element = size_of(layer_.type);
@@ -116,7 +117,10 @@ class Case {
                             .gate = nullptr,
                             .gate_stride = 0,
                             .inputs = cells(kChunkSlots * width * 4),
+                            .before = cells(kTaps * width * 4),
                             .type = layer_.type,
+                            .before_of = nowhere_.data(),
+                            .next_state = nowhere_.data(),
                             .out = {mixed_.data(), DType::f32, padded},
                             .non_finite = flags_};
     kernels_.short_conv(p, {});
@@ -125,14 +129,14 @@ class Case {
   void make_gates() {
     const int64_t heads = layer_.heads, width = heads * layer_.channels();
     const auto a = make("a", kRows * width, 2, -3), z = make("z", kRows * heads, 3);
-    const auto rate = make("rate", heads, 1, -2), bias = make("dt_bias", width, 0.5f);
+    const auto log_rate = make("a_log", heads, 0.5f, 0.5f), bias = make("dt_bias", width, 0.5f);
     decays_.resize(static_cast<size_t>(kRows * width)), factors_.resize(kRows * heads);
     const RecurrentGatesParams p{.kind = kind_,
                                  .a = a.data(),
                                  .a_stride = width,
                                  .z = z.data(),
                                  .z_stride = heads,
-                                 .rate = rate.data(),
+                                 .log_rate = log_rate.data(),
                                  .bias = bias.data(),
                                  .rows = kRows,
                                  .heads = heads,
@@ -216,7 +220,7 @@ class Case {
   RecurrentLayer layer_;
   Random random_;
   std::vector<std::vector<char>> memory_;
-  std::vector<int32_t> positions_, table_of_, begin_, cell_, state_of_;
+  std::vector<int32_t> positions_, table_of_, begin_, cell_, state_of_, nowhere_;
   const int32_t table_[2] = {0, 1}, *const tables_[1] = {table_};
   RowPlaces places_;
   std::vector<float> mixed_, decays_, factors_, out_;

@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <array>
 #include <map>
 #include <random>
 
@@ -31,7 +33,7 @@ struct History {
   }
 };
 
-enum class Fault { none, without_copies, refused_drafts_stay };
+enum class Fault { none, without_copies, refused_drafts_stay, only_chunks };
 
 // Runs random pieces and draft trees of some sequences, accepts random paths, and compares what
 // every row would read with its own history. Returns how many rows differ.
@@ -47,7 +49,8 @@ class World {
   }
 
  private:
-  static constexpr int32_t kFirst = 8;  // of the scratch cells
+  static constexpr int32_t kFirst = 8;   // of the scratch cells
+  static constexpr int32_t kBefore = 3;  // positions that a short convolution looks back
 
   int below(int n) { return static_cast<int>(random_() % static_cast<uint32_t>(n)); }
 
@@ -90,15 +93,38 @@ class World {
   // As layers do: copies, then what the rows leave, then what each of them reads, and states.
   void compute(ScratchCells needed) {
     if (fault_ != Fault::without_copies)
-      for (const SlotCopy& c : placement_.copies())
-        for (int slot = c.begin; slot < c.end; ++slot) chunk_[c.to][slot] = chunk_[c.from][slot];
+      for (const CellCopy& c : placement_.copies()) chunk_[c.to] = chunk_[c.from];
     for (size_t t = 0; t < rows_.size(); ++t)
       for (int32_t w = placement_.write_begin()[t]; w < placement_.write_begin()[t + 1]; ++w) {
         const int32_t cell = placement_.write_cell()[w];
         EXPECT_LT(cell, kFirst + needed.chunks);
         chunk_[cell][rows_[t].position % kBoundary] = row_history_[t].rows[rows_[t].position];
       }
+    for (size_t t = 0; t < rows_.size(); ++t) wrong_ += !reads_what_came_before(t);
+    for (size_t t = 0; t < rows_.size(); ++t)
+      if (const int32_t to = placement_.next_state()[t]; to >= 0)
+        for (int32_t j = 1; j <= kBefore; ++j)
+          before_[to][static_cast<size_t>(j - 1)] = chunk_[cell_of(t, rows_[t].position)][64 - j];
     for (size_t t = 0; t < rows_.size(); ++t) wrong_ += !reads_its_history(t);
+  }
+
+  int32_t cell_of(size_t t, int32_t position) const {
+    const int32_t begin = placement_.table_begin()[placement_.table_of()[t]];
+    return placement_.table_cells()[begin + position / kBoundary];
+  }
+
+  // As short convolutions do.
+  bool reads_what_came_before(size_t t) {
+    const int32_t position = rows_[t].position, chunk = position / kBoundary * kBoundary;
+    const int32_t before = fault_ == Fault::only_chunks ? -1 : placement_.before_of()[t];
+    bool is_right = true;
+    for (int32_t p = std::max(0, position - kBefore); p < position; ++p) {
+      const Mark there = p >= chunk || before < 0
+                             ? chunk_[cell_of(t, p)][p % kBoundary]
+                             : before_[before][static_cast<size_t>(chunk - p - 1)];
+      is_right &= there == row_history_[t].rows[p];
+    }
+    return is_right;
   }
 
   bool reads_its_history(size_t t) {
@@ -107,8 +133,7 @@ class World {
     const int32_t state_cell = placement_.state_of()[t];
     const Mark before = state_cell < 0 ? 0 : state_[state_cell];
     bool is_right = before == history.states[chunk];
-    const int32_t cell =
-        placement_.table_cells()[placement_.table_begin()[placement_.table_of()[t]] + chunk];
+    const int32_t cell = cell_of(t, position);
     Mark next = before;
     for (int32_t p = chunk * kBoundary; p <= position; ++p) {
       const Mark there = chunk_[cell][p % kBoundary];
@@ -132,12 +157,10 @@ class World {
     }
     choices.push_back(trunk);
     int32_t last = choices[static_cast<size_t>(below(static_cast<int>(choices.size())))];
-    std::vector<SlotCopy> chunks;
-    std::vector<StateCopy> states;
+    std::vector<CellCopy> chunks, states;
     placement_.accept(rows_, last, cells_[s], chunks, states);
-    for (const SlotCopy& c : chunks)
-      for (int slot = c.begin; slot < c.end; ++slot) chunk_[c.to][slot] = chunk_[c.from][slot];
-    for (const StateCopy& c : states) state_[c.to] = state_[c.from];
+    for (const CellCopy& c : chunks) chunk_[c.to] = chunk_[c.from];
+    for (const CellCopy& c : states) state_[c.to] = state_[c.from], before_[c.to] = before_[c.from];
     if (fault_ == Fault::refused_drafts_stay) last = choices.front();
     sequences_[s] = row_history_[last];
   }
@@ -151,6 +174,7 @@ class World {
   std::vector<History> row_history_;
   std::map<int32_t, std::array<Mark, kBoundary>> chunk_;
   std::map<int32_t, Mark> state_;
+  std::map<int32_t, std::array<Mark, kBefore>> before_;  // the last one first
   int wrong_ = 0;
 };
 
@@ -160,13 +184,15 @@ TEST(CellPlacement, EveryRowReadsItsOwnHistory) {
 }
 
 TEST(CellPlacement, WithoutCopiesOrWithRefusedDraftsHistoriesDiffer) {
-  int without = 0, stay = 0;
+  int without = 0, stay = 0, only_chunks = 0;
   for (uint32_t seed = 0; seed < 3; ++seed) {
     without += World(seed, Fault::without_copies).run(12);
     stay += World(seed, Fault::refused_drafts_stay).run(12);
+    only_chunks += World(seed, Fault::only_chunks).run(12);
   }
   EXPECT_GT(without, 0);
   EXPECT_GT(stay, 0);
+  EXPECT_GT(only_chunks, 0);
 }
 
 TEST(CellPlacement, OneRowAtATimeNeedsNoScratchAndNoCopy) {

@@ -33,16 +33,10 @@ class RunningSum final : public LayerPart {
   void forward(const PartPass& p) const override {
     p.ops.settle();
     const CellTables& cells = p.ops.tables().cells;
-    const auto chunk = [&](int32_t cell) {
-      return reinterpret_cast<float*>(p.chunks.data + cell * p.chunks.bytes);
-    };
-    const auto state = [&](int32_t cell) -> float& {
-      return *reinterpret_cast<float*>(p.states.data + cell * p.states.bytes);
-    };
+    const auto chunk = [&](int32_t cell) { return p.chunks.at<float>(cell); };
+    const auto state = [&](int32_t cell) -> float& { return *p.states.at<float>(cell); };
     for (int64_t i = 0; copies_ && i < cells.num_copies; ++i)
-      std::copy(chunk(cells.copies[i].from) + cells.copies[i].begin,
-                chunk(cells.copies[i].from) + cells.copies[i].end,
-                chunk(cells.copies[i].to) + cells.copies[i].begin);
+      std::copy_n(chunk(cells.copies[i].from), kBoundary, chunk(cells.copies[i].to));
     for (int64_t t = 0; t < p.rows; ++t)
       for (int32_t w = cells.write_begin[t]; w < cells.write_begin[t + 1]; ++w)
         chunk(cells.write_cell[w])[slot(p, t)] =
@@ -116,16 +110,13 @@ class Case {
 
   // Takes over a draft path.
   void accept(int32_t last) {
-    std::vector<SlotCopy> chunks;
-    std::vector<StateCopy> states;
+    std::vector<CellCopy> chunks, states;
     workspace_->table_builder.cell_placement().accept(batch_.rows, last, 1, chunks, states);
-    const Cells all = store_->chunks(0), kept = store_->states(0);
-    for (const SlotCopy& c : chunks)
-      std::memcpy(all.data + c.to * all.bytes + c.begin * sizeof(float),
-                  all.data + c.from * all.bytes + c.begin * sizeof(float),
-                  static_cast<size_t>(c.end - c.begin) * sizeof(float));
-    for (const StateCopy& c : states)
-      std::memcpy(kept.data + c.to * kept.bytes, kept.data + c.from * kept.bytes, sizeof(float));
+    const auto copy = [&](Cells cells, const std::vector<CellCopy>& copies) {
+      decoder_->kernels.copy_cells({cells, copies.data(), std::ssize(copies)}, {});
+    };
+    copy(store_->chunks(0), chunks);
+    copy(store_->states(0), states);
   }
 
  private:

@@ -49,8 +49,8 @@ def short_conv(n, x, weight, bias, has_silu, factor=None, gate=None):  # step 1
     y = silu(y) if has_silu else y
     return y if gate is None else mul(y, gate)
 
-def gates(kind, a, z, dt_bias, rate, doubles, least, most):  # step 2
-    rows, heads = len(a), len(rate)
+def gates(kind, a, z, dt_bias, a_log, doubles, least, most):  # step 2
+    rows, heads, rate = len(a), len(a_log), -exp(a_log)
     step = softplus(add(a, dt_bias)).reshape(rows, heads, -1)
     if kind == "state_space":
         b = np.where(step < least, least, np.where(step > most, most, step))

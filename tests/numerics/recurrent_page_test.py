@@ -33,7 +33,7 @@ def computed(kind, order, type_name, given):
     keys, values = key_heads * R, HEADS * V
     rows = lambda name: given[name].reshape(ROWS, -1)
     mixed = page.short_conv(n, rows("x"), given["conv"].reshape(TAPS, -1), given["conv_bias"] if space else None, True)
-    g, b = page.gates(kind, rows("a"), rows("z"), given["dt_bias"], given["rate"], kind == "delta", F32(0.01), F32(0.3))
+    g, b = page.gates(kind, rows("a"), rows("z"), given["dt_bias"], given["a_log"], kind == "delta", F32(0.01), F32(0.3))
     v, k, q = np.split(mixed, [values, values + keys], 1) if space else (mixed[:, 2 * keys:], mixed[:, keys:2 * keys], mixed[:, :keys])
     o = np.zeros((ROWS, HEADS, V), F32)
     for h in range(HEADS):

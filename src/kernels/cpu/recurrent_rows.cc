@@ -1,8 +1,10 @@
 // The loops of what stands around recurrences: short convolutions, decays, keys, gated norms.
 #include <cstring>
 #include <limits>
+#include <vector>
 
 #include "kernels/cpu/recurrent.h"
+#include "numerics/math.h"
 
 namespace invar::cpu {
 
@@ -47,16 +49,21 @@ void convolve_row(const RecurrentFunctions& rows, const ShortConvParams& p, int6
               .is_bf16 = p.type == DType::bf16,
               .out_is_bf16 = p.out.type == DType::bf16,
               .out = element(p.out.data, p.out.type, t * p.out.stride + begin)};
-  for (int j = 0; j < p.taps; ++j) {
-    const int64_t position = p.places.positions[t] - (p.taps - 1 - j);
-    if (position >= 0)
-      row.inputs[j] = element(p.inputs.at<void>(p.places.cell_of(t, position)), p.type,
-                              position % kChunkSlots * p.channels + begin);
-  }
+  for (int j = 0; j < p.taps; ++j)
+    if (char* inputs = p.inputs_of(t, p.places.positions[t] - (p.taps - 1 - j)))
+      row.inputs[j] = element(inputs, p.type, begin);
   rows.convolve(row, end - begin);
   if (end == p.channels)
     std::memset(element(p.out.data, p.out.type, t * p.out.stride + end), 0,
                 (round_up(end, kLeafPad) - end) * size_of(p.out.type));
+}
+
+void leave_inputs(const ShortConvParams& p, int64_t t, int64_t begin, int64_t end) {
+  const int64_t first = p.places.positions[t] - (p.taps - 2);
+  for (int64_t i = 0; i < p.taps - 1; ++i)
+    std::memcpy(element(p.before.at<void>(p.next_state[t]), p.type, i * p.channels + begin),
+                element(p.inputs_of(t, first + i), p.type, begin),
+                static_cast<size_t>((end - begin) * size_of(p.type)));
 }
 
 // A key's elements, in the layout that products read.
@@ -103,6 +110,8 @@ void short_conv(const RecurrentFunctions& rows, const ShortConvParams& p, const 
   if (begin == end) return;
   keep_inputs(rows, p, begin, end);
   for (int64_t t = 0; t < p.places.rows; ++t) convolve_row(rows, p, t, begin, end);
+  for (int64_t t = 0; t < p.places.rows; ++t)
+    if (p.leaves_inputs(t)) leave_inputs(p, t, begin, end);
 }
 
 void recurrent_gates(const RecurrentFunctions& rows, const RecurrentGatesParams& p,
@@ -111,15 +120,18 @@ void recurrent_gates(const RecurrentFunctions& rows, const RecurrentGatesParams&
   const float infinity = std::numeric_limits<float>::infinity();
   const int64_t width = p.heads * p.channels;
   const auto [begin, end] = on.share.of(p.rows);
+  if (begin == end) return;
+  std::vector<float> rates(static_cast<size_t>(p.heads));
+  for (int64_t h = 0; h < p.heads; ++h) rates[static_cast<size_t>(h)] = -math::exp(p.log_rate[h]);
   for (int64_t t = begin; t < end; ++t) {
     float *g = p.decays + t * width, *b = p.factors + t * p.heads;
     float* steps = is_space ? b : g;
     rows.steps(p.a + t * p.a_stride, p.bias, width, is_space ? p.least : -infinity,
                is_space ? p.most : infinity, steps);
     if (p.channels == 1)
-      rows.multiply(steps, p.rate, width, g);
+      rows.multiply(steps, rates.data(), width, g);
     else
-      for (int64_t i = 0; i < width; ++i) g[i] = g[i] * p.rate[i / p.channels];
+      for (int64_t i = 0; i < width; ++i) g[i] = g[i] * rates[static_cast<size_t>(i / p.channels)];
     if (!is_space) rows.logistic(p.z + t * p.z_stride, p.heads, p.doubles, b);
   }
 }

@@ -55,10 +55,8 @@ __global__ __launch_bounds__(kThreads) void convolve_kernel(
   if (t >= p.places.rows) return;
   float y = 0.0f;
   for (int j = 0; j < p.taps && c < p.channels; ++j) {
-    const int64_t position = p.places.positions[t] - (p.taps - 1 - j);
-    const float x = position < 0 ? 0.0f
-                                 : value_at(p.inputs.at<char>(p.places.cell_of(t, position)),
-                                            p.type, position % kChunkSlots * p.channels + c);
+    const char* inputs = p.inputs_of(t, p.places.positions[t] - (p.taps - 1 - j));
+    const float x = inputs ? value_at(inputs, p.type, c) : 0.0f;
     y = __fmaf_rn(p.weight[j * p.channels + c], x, y);
   }
   if (c < p.channels) {
@@ -67,6 +65,26 @@ __global__ __launch_bounds__(kThreads) void convolve_kernel(
     if (p.gate) y = y * p.gate[t * p.gate_stride + c];
   }
   store(p.out, t * p.out.stride + c, y);
+}
+
+// Behind the kernel before, which reads what rows here overwrite.
+__global__ __launch_bounds__(kThreads) void leave_inputs_kernel(
+    const __grid_constant__ ShortConvParams p) {
+  const int64_t i = thread_of_grid(), t = i / p.channels, c = i % p.channels;
+  if (t >= p.places.rows || !p.leaves_inputs(t)) return;
+  const int64_t first = p.places.positions[t] - (p.taps - 2);
+  for (int j = 0; j < p.taps - 1; ++j)
+    put(p.before.at<char>(p.next_state[t]), p.type, j * p.channels + c,
+        value_at(p.inputs_of(t, first + j), p.type, c));
+}
+
+// Thread i has 16 bytes of a copy.
+__global__ __launch_bounds__(kThreads) void copy_cells_kernel(
+    const __grid_constant__ CopyCellsParams p) {
+  const int64_t pieces = p.cells.bytes / 16, i = thread_of_grid();
+  if (i >= p.num_copies * pieces) return;
+  const CellCopy copy = p.copies[i / pieces];
+  p.cells.at<uint4>(copy.to)[i % pieces] = p.cells.at<uint4>(copy.from)[i % pieces];
 }
 
 __global__ __launch_bounds__(kThreads) void gates_kernel(
@@ -83,7 +101,7 @@ __global__ __launch_bounds__(kThreads) void gates_kernel(
     const float b = logistic(p.z[t * p.z_stride + h]);
     factor = p.doubles ? b + b : b;
   }
-  p.decays[at] = step * p.rate[h];
+  p.decays[at] = step * -math::exp(p.log_rate[h]);
 }
 
 // 1 / sqrt(sum64 of squares (by the warp) / divisor + eps).
@@ -149,6 +167,11 @@ __global__ __launch_bounds__(kThreads) void gated_norm_kernel(
 
 }  // namespace
 
+void copy_cells(const CopyCellsParams& p, const Execution& on) {
+  if (p.num_copies == 0) return;
+  launch("copying cells", copy_cells_kernel,
+         {blocks_of(p.num_copies * p.cells.bytes / 16), kThreads, 0}, on, p);
+}
 void short_conv(const ShortConvParams& p, const Execution& on) {
   if (p.places.rows == 0) return;
   const int64_t width = round_up(p.channels, kLeafPad);
@@ -156,6 +179,8 @@ void short_conv(const ShortConvParams& p, const Execution& on) {
          {blocks_of(p.places.rows * p.channels), kThreads, 0}, on, p);
   launch("a short convolution", convolve_kernel, {blocks_of(p.places.rows * width), kThreads, 0},
          on, p);
+  launch("leaving a convolution's inputs", leave_inputs_kernel,
+         {blocks_of(p.places.rows * p.channels), kThreads, 0}, on, p);
 }
 void recurrent_gates(const RecurrentGatesParams& p, const Execution& on) {
   if (p.rows == 0) return;

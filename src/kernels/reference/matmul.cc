@@ -202,6 +202,7 @@ Kernels table(Order order) {
           .combine_norm = combine_norm,
           .sample = sample,
           .hash_logits = hash_logits,
+          .copy_cells = copy_cells,
           .short_conv = short_conv,
           .recurrent_gates = recurrent_gates,
           .recurrent_keys = recurrent_keys,

@@ -1,6 +1,7 @@
 // What stands around recurrences, row by row: short convolutions, decays, keys, gated norms
 // (numerics 4.4).
 #include <cmath>
+#include <cstring>
 #include <vector>
 
 #include "kernels/recurrent.h"
@@ -40,15 +41,20 @@ void keep_input(const ShortConvParams& p, int64_t t, int64_t c) {
 float convolved(const ShortConvParams& p, int64_t t, int64_t c) {
   float y = 0.0f;
   for (int j = 0; j < p.taps; ++j) {
-    const int64_t position = p.places.positions[t] - (p.taps - 1 - j);
-    const float x = position < 0 ? 0.0f
-                                 : element(p.inputs.at<void>(p.places.cell_of(t, position)), p.type,
-                                           position % kChunkSlots * p.channels + c);
+    const char* inputs = p.inputs_of(t, p.places.positions[t] - (p.taps - 1 - j));
+    const float x = inputs ? element(inputs, p.type, c) : 0.0f;
     y = __builtin_fmaf(p.weight[j * p.channels + c], x, y);
   }
   if (p.bias) y = y + p.bias[c];
   if (p.silu) y = math::silu(y);
   return p.gate ? y * p.gate[t * p.gate_stride + c] : y;
+}
+
+void leave_inputs(const ShortConvParams& p, int64_t t, int64_t c) {
+  const int64_t bytes = size_of(p.type), first = p.places.positions[t] - (p.taps - 2);
+  for (int64_t i = 0; i < p.taps - 1; ++i)
+    std::memcpy(p.before.at<char>(p.next_state[t]) + (i * p.channels + c) * bytes,
+                p.inputs_of(t, first + i) + c * bytes, static_cast<size_t>(bytes));
 }
 
 float logistic(float x) {
@@ -96,6 +102,13 @@ void gated_group(const GatedNormParams& p, int64_t t, int64_t group, float* y) {
 
 }  // namespace
 
+void copy_cells(const CopyCellsParams& p, const Execution& on) {
+  const auto [begin, end] = on.share.of(p.cells.bytes, 64);
+  for (int64_t i = 0; i < p.num_copies && begin < end; ++i)
+    std::memcpy(p.cells.at<char>(p.copies[i].to) + begin,
+                p.cells.at<char>(p.copies[i].from) + begin, static_cast<size_t>(end - begin));
+}
+
 void short_conv(const ShortConvParams& p, const Execution& on) {
   const auto [begin, end] = on.share.of(p.channels, kPanelWidth);
   for (int64_t t = 0; t < p.places.rows; ++t)
@@ -107,6 +120,8 @@ void short_conv(const ShortConvParams& p, const Execution& on) {
     for (int64_t c = p.channels; end == p.channels && c < round_up(p.channels, kLeafPad); ++c)
       round_to(p.out.data, p.out.type, row + c, 0.0f);
   }
+  for (int64_t t = 0; t < p.places.rows; ++t)
+    for (int64_t c = begin; c < end && p.leaves_inputs(t); ++c) leave_inputs(p, t, c);
 }
 
 void recurrent_gates(const RecurrentGatesParams& p, const Execution& on) {
@@ -124,7 +139,7 @@ void recurrent_gates(const RecurrentGatesParams& p, const Execution& on) {
           step = step < p.least ? p.least : step > p.most ? p.most : step;
           factor = step;
         }
-        p.decays[t * p.heads * p.channels + i] = step * p.rate[h];
+        p.decays[t * p.heads * p.channels + i] = step * -math::exp(p.log_rate[h]);
       }
     }
 }

@@ -51,6 +51,7 @@ void combine(const CombineParams& p, const Execution& on);
 void combine_norm(const CombineNormParams& p, const Execution& on);
 void sample(const SampleRowsParams& p, const Execution& on);
 void hash_logits(const HashLogitsParams& p, const Execution& on);
+void copy_cells(const CopyCellsParams& p, const Execution& on);
 void short_conv(const ShortConvParams& p, const Execution& on);
 void recurrent_gates(const RecurrentGatesParams& p, const Execution& on);
 void recurrent_keys(const RecurrentKeysParams& p, const Execution& on);
