@@ -37,8 +37,14 @@ int64_t stored_bytes(const StateShape& shape, int block_size, CacheType type) {
   return shape.kv_heads == 0 ? 0 : stored_of(type, block_size, shape).block_bytes();
 }
 
-int64_t aligned(int64_t bytes) {
-  return round_up(bytes, 256);
+// Of one chunk and of one state of a layer.
+struct CellBytes {
+  int64_t chunk, state;
+};
+CellBytes cell_of(const StateShape& shape, CacheType type) {
+  const bool is_f32 = type == CacheType::f32;
+  return {round_up(is_f32 ? shape.f32_chunk_bytes : shape.chunk_bytes, 256),
+          round_up(is_f32 ? shape.f32_state_bytes : shape.state_bytes, 256)};
 }
 
 }  // namespace
@@ -55,10 +61,10 @@ int64_t SequenceStore::block_bytes(std::span<const StateShape> layers, int block
   return is_in_8_bits(type) ? most + stored : all;
 }
 
-int64_t SequenceStore::cell_bytes(std::span<const StateShape> layers) {
+int64_t SequenceStore::cell_bytes(std::span<const StateShape> layers, CacheType type) {
   int64_t all = 0;
   for (const StateShape& shape : layers)
-    all += aligned(shape.chunk_bytes) + aligned(shape.state_bytes);
+    all += cell_of(shape, type).chunk + cell_of(shape, type).state;
   return all;
 }
 
@@ -117,18 +123,20 @@ void SequenceStore::place_cells(Device& device, std::span<const StateShape> laye
   const int chunks = options_.cells + options_.scratch.chunks;
   const int states = options_.cells + options_.scratch.states;
   int64_t all = 0;
-  for (const StateShape& shape : layers)
-    all += chunks * aligned(shape.chunk_bytes) + states * aligned(shape.state_bytes);
+  for (const StateShape& shape : layers) {
+    const CellBytes cell = cell_of(shape, options_.type);
+    all += chunks * cell.chunk + states * cell.state;
+  }
   cells_ = {device, static_cast<size_t>(all), "the states of sequences"};
   std::byte* data = cells_.data();
   const auto take = [&](int count, int64_t bytes) {
-    const Cells cells{data, aligned(bytes)};
-    data += count * cells.bytes;
+    const Cells cells{data, bytes};
+    data += count * bytes;
     return cells;
   };
   for (const StateShape& shape : layers) {
-    chunks_.push_back(take(chunks, shape.chunk_bytes));
-    states_.push_back(take(states, shape.state_bytes));
+    chunks_.push_back(take(chunks, cell_of(shape, options_.type).chunk));
+    states_.push_back(take(states, cell_of(shape, options_.type).state));
   }
 }
 

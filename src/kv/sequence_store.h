@@ -41,7 +41,7 @@ class SequenceStore {
   // Bytes of one block, and of one chunk and one state, over all layers.
   static int64_t block_bytes(std::span<const StateShape> layers, int block_size,
                              CacheType type = CacheType::bf16);
-  static int64_t cell_bytes(std::span<const StateShape> layers);
+  static int64_t cell_bytes(std::span<const StateShape> layers, CacheType type = CacheType::bf16);
 
  private:
   size_t at(int index) const { return static_cast<size_t>(index - options_.first_layer); }

@@ -12,6 +12,7 @@ struct StateShape {
   // Of each sequence, in cells: what the positions since the last boundary left, and the state at
   // that boundary. 0: none.
   int64_t chunk_bytes = 0, state_bytes = 0;
+  int64_t f32_chunk_bytes = 0, f32_state_bytes = 0;  // the same where keys and values are f32
 
   bool operator==(const StateShape&) const = default;
 };

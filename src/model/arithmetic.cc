@@ -12,6 +12,10 @@ int attention_output_split_k(const DecoderSpec& spec) {
                                    spec.heads);
 }
 
+int recurrent_output_split_k(const RecurrentSpec& spec) {
+  return orders::row_parallel_runs(spec.value_width(), spec.key_heads);
+}
+
 int down_split_k(int ffn_width) {
   return orders::row_parallel_runs(ffn_width, 1 << 30);
 }
@@ -60,6 +64,7 @@ int most_ranks(const DecoderSpec& spec) {
   int most = attention_output_split_k(spec);
   for (const LayerSpec& layer : spec.layer_specs) {
     if (const int width = shared_out_width(layer)) most = std::min(most, down_split_k(width));
+    if (layer.recurrent) most = std::min(most, recurrent_output_split_k(*layer.recurrent));
     while (layer.experts && most > layer.experts->routing.experts) most /= 2;
   }
   return most;

@@ -33,9 +33,10 @@ struct Arithmetic {
   DType heads() const { return is_exact ? DType::f32 : DType::bf16; }
 };
 
-// Split-K parts of the two row-parallel products (numerics 2): functions of the model's shape
+// Split-K parts of the row-parallel products (numerics 2): functions of the model's shape
 // alone.
 int attention_output_split_k(const DecoderSpec& spec);
+int recurrent_output_split_k(const RecurrentSpec& spec);
 int down_split_k(int ffn_width);
 // Into how many ranks the model can be cut at most: the least of those.
 int most_ranks(const DecoderSpec& spec);

@@ -88,6 +88,17 @@ struct AttentionSpec {
   bool operator==(const AttentionSpec&) const = default;
 };
 
+// Heads with a state in the place of attention: the gated delta rule (numerics 4.4).
+struct RecurrentSpec {
+  int key_heads = 0, heads = 0;      // heads of values; key_heads divides it
+  int key_size = 0, value_size = 0;  // of a head, at most 256
+  int taps = 0;                      // of the short convolution: 2 to 8
+
+  int key_width() const { return key_heads * key_size; }
+  int value_width() const { return heads * value_size; }
+  bool operator==(const RecurrentSpec&) const = default;
+};
+
 struct DenseFfnSpec {
   int width = 0;  // F; 0: the layer has no such part
   NormPlace norms = NormPlace::before;
@@ -124,6 +135,7 @@ struct LayerSpec {
   std::optional<JoinSpec> join = {};
   std::optional<ResidualBlockSpec> block = {};
   AttentionSpec attention;
+  std::optional<RecurrentSpec> recurrent = {};  // in its place
   DenseFfnSpec ffn;
   std::optional<ExpertsSpec> experts = {};  // then ffn has the width 0
 

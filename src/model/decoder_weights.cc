@@ -104,8 +104,8 @@ class WeightLoader : public TensorVisitor {
   // Norms and biases, one after the other: f32 whatever the weights' type.
   void vector(const float*& to, const std::vector<TensorRow>& rows, const Each* each) override {
     std::vector<VectorPart> parts;
-    for (const TensorRow& row : rows)
-      for (const int32_t e : each ? each->here : std::vector{-1})
+    for (const int32_t e : each ? each->here : std::vector{-1})
+      for (const TensorRow& row : rows)
         parts.push_back({tensor_name(row, layer_, e), {row.rows.first, row.rows.count}});
     to = vector(parts);
   }

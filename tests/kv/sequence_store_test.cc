@@ -10,10 +10,11 @@ namespace invar {
 namespace {
 
 // Layers of three kinds: keys and values, of two shapes; a state and nothing of positions; neither.
-const std::vector<StateShape> kLayers{{.kv_heads = 2, .head_dim = 64},
-                                      {.chunk_bytes = 1000, .state_bytes = 500},
-                                      {},
-                                      {.kv_heads = 1, .head_dim = 128}};
+const std::vector<StateShape> kLayers{
+    {.kv_heads = 2, .head_dim = 64},
+    {.chunk_bytes = 1000, .state_bytes = 500, .f32_chunk_bytes = 2000, .f32_state_bytes = 700},
+    {},
+    {.kv_heads = 1, .head_dim = 128}};
 
 struct Piece {
   std::byte* begin;
@@ -57,6 +58,7 @@ TEST(SequenceStore, CountsWhatItTakes) {
   };
   EXPECT_EQ(SequenceStore::block_bytes(kLayers, 32), attention(2, 64) + attention(1, 128));
   EXPECT_EQ(SequenceStore::cell_bytes(kLayers), 1024 + 512);
+  EXPECT_EQ(SequenceStore::cell_bytes(kLayers, CacheType::f32), 2048 + 768);
   // In 8 bits the largest layer is there once as it is read.
   const auto stored = SequenceStore::block_bytes(kLayers, 32, CacheType::int8);
   EXPECT_GT(stored, attention(2, 64));

@@ -43,13 +43,13 @@ inline Logits run_rank(const DecoderSpec& spec, const Run& how, int rank, Group&
   const DecoderWeights weights(spec, arithmetic, shard, *source, *device, pool);
   Decoder decoder(spec, arithmetic, kernels, weights, *device, &pool);
   SequenceStore kv(*device, states_of(spec, weights.shard(), {0, spec.layers}),
-                   {.blocks = 8, .block_size = 32});
+                   {.blocks = 8, .block_size = 32, .cells = 1, .scratch = {.chunks = 3}});
   Workspace workspace(decoder, how.chunk, how.chunk);
   const std::vector<int32_t> tokens = some_tokens(spec);
   Logits logits;
   for (int done = 0; done < std::ssize(tokens); done += how.chunk) {
     Batch batch;
-    batch.sequences.push_back({{5, 1, 7, 0, 2}});
+    batch.sequences.push_back({{5, 1, 7, 0, 2}, 0});
     for (int i = done; i < std::min<int>(done + how.chunk, static_cast<int>(tokens.size())); ++i) {
       batch.logit_rows.push_back(static_cast<int32_t>(batch.rows.size()));
       batch.rows.push_back({.token = tokens[static_cast<size_t>(i)], .position = i});

@@ -2,6 +2,7 @@
 #include <algorithm>
 
 #include "base/error.h"
+#include "kernels/recurrent.h"
 #include "model/families/families.h"
 #include "model/families/family.h"
 
@@ -41,6 +42,21 @@ void check_latent(const LatentSpec& latent, const DecoderSpec& spec, std::string
     fail("{}: expected one key/value head of a latent and what turns beside it", where);
 }
 
+void check_recurrent(const RecurrentSpec& recurrent, std::string_view where) {
+  const auto check = [&](std::string_view what, int64_t value, int64_t low, int64_t high) {
+    if (value < low || value > high)
+      fail("{}: expected {} from {} to {}, found {}", where, what, low, high, value);
+  };
+  check("a number of recurrent value heads", recurrent.heads, 1, kMaxHeads);
+  check("a number of recurrent key heads", recurrent.key_heads, 1, recurrent.heads);
+  check("a size of recurrent keys", recurrent.key_size, 1, kMostStateSize);
+  check("a size of recurrent values", recurrent.value_size, 1, kMostStateSize);
+  check("a number of taps of a short convolution", recurrent.taps, 2, kMostTaps);
+  if (recurrent.heads % recurrent.key_heads)
+    fail("{}: expected the recurrent key heads to divide the value heads, found {} and {}", where,
+         recurrent.key_heads, recurrent.heads);
+}
+
 }  // namespace
 
 void check_spec(const DecoderSpec& spec, std::string_view where) {
@@ -72,6 +88,7 @@ void check_spec(const DecoderSpec& spec, std::string_view where) {
     check("an intermediate size", layer.ffn.width, 0, kMaxWidth);
     if (layer.experts) check_experts(*layer.experts, layer, where);
     if (layer.attention.latent) check_latent(*layer.attention.latent, spec, where);
+    if (layer.recurrent) check_recurrent(*layer.recurrent, where);
     if ((is_after(layer.attention.norms) && spec.o_bias) ||
         (is_after(layer.ffn.norms) && spec.mlp_bias))
       fail("{}: expected no bias of a product that a norm follows", where);

@@ -1,6 +1,7 @@
 #include "model/families/make_model.h"
 
 #include <cmath>
+#include <optional>
 
 #include "base/atomic_file.h"
 #include "model/families/family_source.h"
@@ -24,7 +25,50 @@ struct Distribution {
   double mean, deviation;
 };
 
+bool is_bias(TensorRole role) {
+  switch (role) {
+    case TensorRole::q_bias:
+    case TensorRole::k_bias:
+    case TensorRole::v_bias:
+    case TensorRole::o_bias:
+    case TensorRole::gate_bias:
+    case TensorRole::up_bias:
+    case TensorRole::down_bias:
+    case TensorRole::router_bias:
+    case TensorRole::expert_gate_bias:
+    case TensorRole::expert_up_bias:
+    case TensorRole::expert_down_bias:
+    case TensorRole::fuse_bias:
+    case TensorRole::projection_bias:
+    case TensorRole::block_bias:
+    case TensorRole::input_norm_bias:
+    case TensorRole::post_norm_bias:
+    case TensorRole::final_norm_bias:
+      return true;
+    default:
+      return false;
+  }
+}
+
+// Of what heads with a state have beside matrices.
+std::optional<Distribution> recurrent_distribution(TensorRole role) {
+  switch (role) {
+    case TensorRole::conv_q:
+    case TensorRole::conv_k:
+    case TensorRole::conv_v:
+      return Distribution{0, 0.5};
+    case TensorRole::decay_bias:  // most heads remember some chunks
+      return Distribution{-4, 1};
+    case TensorRole::decay_rate:
+      return Distribution{0, 0.5};
+    default:
+      return std::nullopt;
+  }
+}
+
 Distribution distribution_of(const TensorSpec& tensor, const DecoderSpec& spec) {
+  if (is_bias(tensor.role)) return {0, 0.05};
+  if (const auto of_state = recurrent_distribution(tensor.role)) return *of_state;
   const double inner = static_cast<double>(tensor.shape.back());  // of a matrix
   const double head = kLogitDeviation / std::sqrt(spec.hidden);
   switch (tensor.role) {
@@ -36,6 +80,7 @@ Distribution distribution_of(const TensorSpec& tensor, const DecoderSpec& spec) 
     case TensorRole::k:
       return {0, (spec.qk_norm ? 1.0 : kQueryKeyGain) / std::sqrt(inner)};
     case TensorRole::o:
+    case TensorRole::recurrent_o:
     case TensorRole::down:  // their sum over all layers stays near 1
     case TensorRole::expert_down:
     case TensorRole::shared_down:
@@ -58,28 +103,11 @@ Distribution distribution_of(const TensorSpec& tensor, const DecoderSpec& spec) 
     case TensorRole::hidden_norm:
     case TensorRole::query_norm:
     case TensorRole::latent_norm:
+    case TensorRole::head_norm:
       return {1, 0.1};
     case TensorRole::final_norm:
     case TensorRole::mtp_head_norm:
       return {spec.tied_head ? kTiedFinalNorm : 1.0, 0.1};
-    case TensorRole::q_bias:
-    case TensorRole::k_bias:
-    case TensorRole::v_bias:
-    case TensorRole::o_bias:
-    case TensorRole::gate_bias:
-    case TensorRole::up_bias:
-    case TensorRole::down_bias:
-    case TensorRole::router_bias:
-    case TensorRole::expert_gate_bias:
-    case TensorRole::expert_up_bias:
-    case TensorRole::expert_down_bias:
-    case TensorRole::fuse_bias:
-    case TensorRole::projection_bias:
-    case TensorRole::block_bias:
-    case TensorRole::input_norm_bias:
-    case TensorRole::post_norm_bias:
-    case TensorRole::final_norm_bias:
-      return {0, 0.05};
     default:  // other matrices: outputs as large as inputs
       return {0, 1 / std::sqrt(inner)};
   }

@@ -9,6 +9,7 @@ std::unique_ptr<LayerPart> make_join(const PartPlace& place);
 std::unique_ptr<LayerPart> make_residual_block(const PartPlace& place);
 std::unique_ptr<LayerPart> make_attention(const PartPlace& place);
 std::unique_ptr<LayerPart> make_latent_attention(const PartPlace& place);
+std::unique_ptr<LayerPart> make_recurrent(const PartPlace& place);
 std::unique_ptr<LayerPart> make_dense_ffn(const PartPlace& place);
 std::unique_ptr<LayerPart> make_experts(const PartPlace& place);
 

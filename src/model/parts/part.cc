@@ -11,6 +11,8 @@ LayerParts parts_of(const PartPlace& place) {
   if (layer.join) parts.push_back(make_join(place));
   if (layer.block)
     parts.push_back(make_residual_block(place));
+  else if (layer.recurrent)
+    parts.push_back(make_recurrent(place));
   else if (layer.attention.latent)
     parts.push_back(make_latent_attention(place));
   else
@@ -30,6 +32,8 @@ StateShape sum_of(const LayerParts& parts) {
     if (state.kv_heads > 0) sum.kv_heads = state.kv_heads, sum.head_dim = state.head_dim;
     sum.chunk_bytes += state.chunk_bytes;
     sum.state_bytes += state.state_bytes;
+    sum.f32_chunk_bytes += state.f32_chunk_bytes;
+    sum.f32_state_bytes += state.f32_state_bytes;
   }
   return sum;
 }

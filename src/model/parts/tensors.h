@@ -30,7 +30,8 @@ struct TensorRow {
   TensorAxis rows, columns;  // columns of size 0: a vector
 };
 
-// There is a tensor of each expert, or head: `count` in all, and those of some numbers are here.
+// There is a tensor of each expert, head or tap: `count` in all, and those of some numbers are
+// here.
 struct Each {
   int count;
   std::vector<int32_t> here;
@@ -49,7 +50,8 @@ struct MatrixForm {
 class TensorVisitor {
  public:
   virtual ~TensorVisitor() = default;
-  // The tensors of `rows` one after the other as f32 numbers, each expert's in turn.
+  // The tensors of `rows` one after the other as f32 numbers; those of each expert, or tap of a
+  // convolution, in turn.
   virtual void vector(const float*& to, const std::vector<TensorRow>& rows,
                       const Each* each = nullptr) = 0;
   // Tensors that meet the same input, as one matrix.

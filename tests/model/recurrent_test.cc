@@ -1,0 +1,106 @@
+// Layers with a state in a model: whatever pieces, steps, drafts, neighbours, ranks and instruction
+// sets their rows come in, the logits have the same bits.
+#include <gtest/gtest.h>
+
+#include "base/error.h"
+#include "cell_decoder.h"
+
+namespace invar {
+namespace {
+
+using namespace testing_model;
+
+// Two layers with a state around one with attention.
+DecoderSpec hybrid_spec() {
+  DecoderSpec spec{.family = "llama",
+                   .hidden = 48,
+                   .layers = 3,
+                   .heads = 4,
+                   .kv_heads = 2,
+                   .head_dim = 16,
+                   .vocab = 70,
+                   .max_positions = 256,
+                   .norm_eps = 1e-5f};
+  const LayerSpec recurrent{
+      .recurrent =
+          RecurrentSpec{.key_heads = 2, .heads = 4, .key_size = 24, .value_size = 32, .taps = 4},
+      .ffn = {.width = 64}};
+  spec.layer_specs = {recurrent, {.ffn = {.width = 64}}, recurrent};
+  return spec;
+}
+
+const Arithmetic kArithmetics[] = {
+    {},
+    {.order = Order::hopper},
+    {.weights = DType::f32, .is_exact = true, .cache = CacheType::f32}};
+
+TEST(RecurrentLayers, ChunksRanksAndInstructionSetsDoNotShow) {
+  const DecoderSpec spec = hybrid_spec();
+  check_spec(spec, "the test");
+  const Logits expected = run(spec, {.set = "scalar"});
+  for (const int chunk : {1, 7, 64, 65, 150})
+    for (const int ranks : {1, 2})
+      EXPECT_EQ(run(spec, {.ranks = ranks, .chunk = chunk, .threads = ranks}), expected)
+          << chunk << " " << ranks;
+  for (const std::string& set : instruction_sets()) {
+    if (!is_supported(set)) continue;
+    EXPECT_EQ(run(spec, {.set = set}), expected) << set;
+  }
+  EXPECT_THROW(make_shard(spec, 0, 4), UsageError);
+  DecoderSpec other = spec;
+  other.layer_specs[0].recurrent->taps = 3;
+  EXPECT_NE(run(other), expected);
+}
+
+TEST(RecurrentLayers, PiecesAndDraftsDoNotShow) {
+  constexpr int kTokens = 200;
+  for (const Arithmetic& arithmetic : kArithmetics) {
+    CellDecoder at_once(hybrid_spec(), arithmetic);
+    const std::vector<int32_t> tokens = at_once.tokens(kTokens);
+    const Logits expected = at_once.run(piece(tokens, 0, kTokens));
+    for (uint32_t seed = 0; seed < 6; ++seed) {
+      CellDecoder cut(hybrid_spec(), arithmetic);
+      EXPECT_EQ(in_pieces(cut, tokens, seed), expected) << seed;
+    }
+    // What is left to a state is read.
+    CellDecoder forgetful(hybrid_spec(), arithmetic);
+    forgetful.run(piece(tokens, 0, 130));
+    forgetful.forget_states();
+    EXPECT_NE(forgetful.run(piece(tokens, 130, 131))[0], expected[130]);
+  }
+}
+
+TEST(RecurrentLayers, NeighboursOfAStepDoNotShow) {
+  constexpr int kTokens = 170, kSequences = CellDecoder::kSequences;
+  CellDecoder together(hybrid_spec());
+  std::vector<std::vector<int32_t>> tokens;
+  std::vector<Logits> expected, found(kSequences);
+  for (int s = 0; s < kSequences; ++s) {
+    CellDecoder alone(hybrid_spec());
+    tokens.push_back(alone.tokens(kTokens, 3 + s));
+    expected.push_back(alone.run(piece(tokens.back(), 0, kTokens)));
+  }
+  std::mt19937 random(5);
+  for (int done = 0; done < kSequences * kTokens;) {
+    std::vector<BatchRow> rows;
+    for (int32_t s = 0; s < kSequences; ++s) {
+      const int begin = static_cast<int>(found[s].size());
+      const int count = random() % 3 ? 1 : static_cast<int>(random() % 80);
+      for (const BatchRow& row : piece(tokens[s], begin, std::min(kTokens, begin + count), s))
+        rows.push_back(row);
+    }
+    if (rows.empty()) continue;
+    const Logits logits = together.run(rows);
+    for (size_t i = 0; i < rows.size(); ++i) found[rows[i].sequence].push_back(logits[i]);
+    done += static_cast<int>(rows.size());
+  }
+  EXPECT_EQ(found, expected);
+  EXPECT_NE(expected[0], expected[1]);
+}
+
+TEST(RecurrentLayers, AreNotTrained) {
+  EXPECT_THROW(expect_backward(hybrid_spec()), Error);
+}
+
+}  // namespace
+}  // namespace invar
