@@ -292,6 +292,14 @@ std::string readable_beginning(std::string_view text) {
 
 }  // namespace
 
+double shortest(float value) {
+  char buffer[40];
+  const char* end = std::to_chars(buffer, buffer + sizeof buffer, value).ptr;
+  double decimal = value;
+  std::from_chars(buffer, end, decimal);
+  return decimal;
+}
+
 std::string quoted(std::string_view text) {
   std::string out;
   append_quoted(out, readable_beginning(text));
@@ -306,11 +314,8 @@ void append_double(std::string& out, double value) {
     return;
   }
   char buffer[40];
-  const float narrow = static_cast<float>(value);
-  const auto end = static_cast<double>(narrow) == value
-                       ? std::to_chars(buffer, buffer + sizeof buffer, narrow).ptr
-                       : std::to_chars(buffer, buffer + sizeof buffer, value).ptr;
-  const std::string_view text(buffer, end - buffer);
+  const char* end = std::to_chars(buffer, buffer + sizeof buffer, value).ptr;
+  const std::string_view text(buffer, end);
   out += text;
   if (text.find_first_of(".e") == std::string_view::npos) out += ".0";
 }

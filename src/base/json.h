@@ -91,9 +91,11 @@ Value parse(std::string_view text, std::string_view where, const ParseLimits& li
 Value parse_file(const std::string& path, const ParseLimits& limits = {});
 
 // Compact JSON, or with `indent` spaces per level when indent > 0. Doubles print as the shortest
-// text that parses back to the same double; a float widened to double prints so that it parses back
-// to the same float.
+// text that parses back to the same double; so a float's is the double that every reader has of it.
 std::string dump(const Value& value, int indent = 0);
+// The double of the shortest decimal that parses back to the same float: for what people read, such
+// as 1e-06 in config.json.
+double shortest(float value);
 // Appends dump(value).
 void append(std::string& out, const Value& value);
 // Appends the quoted, escaped form of a UTF-8 string.

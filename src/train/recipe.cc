@@ -114,10 +114,10 @@ void set_optimizer(json::Value& identity, const OptimizerOptions& o) {
   identity.set("warmup", o.warmup);
   identity.set("rate", o.rate);
   identity.set("final_rate", o.final_rate);
-  identity.set("beta1", double{o.beta1});
-  identity.set("beta2", double{o.beta2});
-  identity.set("eps", double{o.eps});
-  identity.set("decay", double{o.decay});
+  identity.set("beta1", json::shortest(o.beta1));
+  identity.set("beta2", json::shortest(o.beta2));
+  identity.set("eps", json::shortest(o.eps));
+  identity.set("decay", json::shortest(o.decay));
   identity.set("clip", o.clip);
 }
 
@@ -177,7 +177,7 @@ json::Value Recipe::identity() const {
   const TrainerOptions& t = trainer;
   json::Array exits;
   for (const ExitLoss& exit : t.exits)
-    exits.push_back(json::Object{{"layers", exit.layers}, {"weight", double{exit.weight}}});
+    exits.push_back(json::Object{{"layers", exit.layers}, {"weight", json::shortest(exit.weight)}});
   json::Value identity =
       json::Object{{"seed", seed},
                    {"corpus seed", corpus_seed},
@@ -187,9 +187,9 @@ json::Value Recipe::identity() const {
                    {"rows", t.rows},
                    {"groups", t.groups},
                    {"exits", std::move(exits)},
-                   {"mtp", double{t.mtp_weight}},
+                   {"mtp", json::shortest(t.mtp_weight)},
                    {"teacher", teacher.empty() ? "none" : "a model"},
-                   {"teacher share", teacher.empty() ? 0.0 : double{t.teacher.share}}};
+                   {"teacher share", teacher.empty() ? 0.0 : json::shortest(t.teacher.share)}};
   set_identity(identity, t);
   if (t.balance != 0) identity.set("balance", t.balance);
   if (corpus_kinds != corpus::kAllKinds) identity.set("corpus kinds", int64_t{corpus_kinds});

@@ -16,12 +16,17 @@ TEST(Json, KeepsKeyOrderAndNumberKinds) {
   EXPECT_EQ(dump(v), R"({"b": 1, "a": 1.0, "c": [true, null, "xé"]})");
 }
 
-TEST(Json, FloatsParseBackToTheSameBits) {
-  for (const float f : {0.1f, -1.5e-38f, 3.4028235e38f, -7.2345678f, 1e10f}) {
+TEST(Json, DoublesParseBackToTheSameBits) {
+  for (const float f : {0.1f, -1.5e-38f, 3.4028235e38f, -7.2345678f, 1e10f, -21.918230056762695f}) {
     const double d = f;
-    const Value back = parse(dump(Value(d)), "test");
-    EXPECT_EQ(static_cast<float>(back.as_number()), f);
+    EXPECT_EQ(parse(dump(Value(d)), "test").as_number(), d);
+    const double decimal = shortest(f);
+    EXPECT_EQ(static_cast<float>(decimal), f);
+    EXPECT_EQ(parse(dump(Value(decimal)), "test").as_number(), decimal);
   }
+  EXPECT_EQ(dump(Value(double{-21.918230056762695f})), "-21.918230056762695");
+  EXPECT_EQ(dump(Value(shortest(-21.918230056762695f))), "-21.91823");
+  EXPECT_EQ(dump(Value(shortest(1e-6f))), "1e-06");
 }
 
 TEST(Json, WritesObjectsWithoutAValueOfThem) {

@@ -203,8 +203,10 @@ class Answers(ServerTest):
         self.assertIsNone(logprobs["top_logprobs"][0])
         done = subprocess.run([INVAR, "score", "--json", *made(), *FAST, "--tokens", *map(str, ids)], capture_output=True)
         self.assertEqual(logprobs["token_logprobs"][1:], json.loads(done.stdout)["logprobs"][1:])
+        # A client's double is that of the f32, as Python's LLM has it.
         for value in logprobs["token_logprobs"][1:]:
-            self.assertEqual(f32(value), struct.unpack("<f", struct.pack("<f", float(str(value))))[0])
+            self.assertEqual(value, f32(value))
+        self.assertNotEqual(float(f"{value:.8g}"), value, "the control: digits for an f32 alone are another double")
         goes_on = self.served.post(COMPLETIONS, prompt=ids, max_tokens=1, echo=True, logprobs=1, temperature=0)
         self.assertEqual(len(goes_on["choices"][0]["logprobs"]["tokens"]), 5)
         self.assertEqual(goes_on["choices"][0]["logprobs"]["token_logprobs"][:4], logprobs["token_logprobs"])

@@ -116,7 +116,7 @@ void write_latent(const DecoderSpec& spec, json::Value& config) {
   config.set("qk_rope_head_dim", latent.turning);
   config.set("qk_nope_head_dim", latent.still);
   config.set("v_head_dim", latent.value);
-  config.set("rms_norm_eps", static_cast<double>(spec.norm_eps));
+  config.set("rms_norm_eps", json::shortest(spec.norm_eps));
   if (const json::Value* rope = config.find("rope_scaling"); rope && rope->is_object()) {
     json::Value scaling = *rope;
     scaling.set("mscale_all_dim", latent.sharpness);
@@ -136,7 +136,7 @@ void write_experts(const DecoderSpec& spec, json::Value& config) {
   config.set("num_experts_per_tok", how.chosen);
   config.set("n_group", how.groups);
   config.set("topk_group", how.chosen_groups);
-  config.set("routed_scaling_factor", static_cast<double>(how.scale));
+  config.set("routed_scaling_factor", json::shortest(how.scale));
   config.set("moe_intermediate_size", experts.width);
   config.set("n_shared_experts", experts.width ? experts.shared_width / experts.width : 0);
   config.set("first_k_dense_replace", dense);

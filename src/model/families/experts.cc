@@ -201,7 +201,7 @@ void write_glm(const DecoderSpec& spec, json::Value& config) {
   config.set("n_group", how.groups);
   config.set("topk_group", how.chosen_groups);
   config.set("norm_topk_prob", how.renormalised);
-  config.set("routed_scaling_factor", static_cast<double>(how.scale));
+  config.set("routed_scaling_factor", json::shortest(how.scale));
   config.set("moe_intermediate_size", experts.width);
   config.set("n_shared_experts", experts.shared_width / experts.width);
   config.set("first_k_dense_replace", dense);

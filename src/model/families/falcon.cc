@@ -62,7 +62,7 @@ void write(const DecoderSpec& spec, json::Value& config) {
   config.set("alibi", false);
   config.set("bias", spec.qkv_bias);
   config.set("num_ln_in_parallel_attn", spec.has_own_ffn_norm ? 2 : 1);
-  config.set("layer_norm_epsilon", static_cast<double>(spec.norm_eps));
+  config.set("layer_norm_epsilon", json::shortest(spec.norm_eps));
   config.set("ffn_hidden_size", spec.layer(0).ffn.width);
 }
 

@@ -503,7 +503,7 @@ json::Value config_json(const ModelConfig& config) {
     object.set("intermediate_size", width_of(spec));
     object.set("num_key_value_heads", spec.kv_heads);
     object.set("head_dim", spec.head_dim);
-    object.set("rms_norm_eps", static_cast<double>(spec.norm_eps));
+    object.set("rms_norm_eps", json::shortest(spec.norm_eps));
   }
   write_ropes(spec, family, object);
   if (family.has_attention_bias) object.set("attention_bias", spec.o_bias);

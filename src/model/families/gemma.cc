@@ -49,7 +49,7 @@ void read_3(ConfigReader& reader, DecoderSpec& spec) {
 void write(const DecoderSpec& spec, json::Value& config) {
   const AttentionSpec& attention = spec.layer(0).attention;
   const auto cap = [](float value) {
-    return value > 0 ? json::Value(static_cast<double>(value)) : json::Value();
+    return value > 0 ? json::Value(json::shortest(value)) : json::Value();
   };
   const double scale = attention.score_scale;
   config.set("query_pre_attn_scalar", std::round(1 / (scale * scale)));

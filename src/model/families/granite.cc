@@ -26,9 +26,9 @@ void read(ConfigReader& reader, DecoderSpec& spec) {
 }
 
 void write(const DecoderSpec& spec, json::Value& config) {
-  config.set("embedding_multiplier", static_cast<double>(spec.embedding_scale));
-  config.set("residual_multiplier", static_cast<double>(spec.residual_scale));
-  config.set("logits_scaling", static_cast<double>(spec.logits_divisor));
+  config.set("embedding_multiplier", json::shortest(spec.embedding_scale));
+  config.set("residual_multiplier", json::shortest(spec.residual_scale));
+  config.set("logits_scaling", json::shortest(spec.logits_divisor));
   config.set("attention_multiplier", spec.layer(0).attention.score_scale);
 }
 

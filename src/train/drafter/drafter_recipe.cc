@@ -75,7 +75,7 @@ json::Value DrafterRecipe::identity() const {
                                       {"training", "train-1/drafter"},
                                       {"method", kMethods[static_cast<size_t>(drafter.method)]},
                                       {"levels", drafter.levels},
-                                      {"decay", double{drafter.decay}},
+                                      {"decay", json::shortest(drafter.decay)},
                                       {"rows", rows},
                                       {"batch rows", batch_rows},
                                       {"context", context}};
