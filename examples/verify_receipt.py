@@ -88,9 +88,9 @@ def check_body(body, receipts, texts):
     counts = sum(len(r["request"]["prompt"]) for r in receipts[::said["n"]]), sum(len(r["answer"]["tokens"]) for r in receipts)
     same("the numbers of tokens", counts, (body["usage"]["prompt_tokens"], body["usage"]["completion_tokens"]))
     for i, (choice, receipt) in enumerate(zip(body["choices"], receipts)):
-        answer, message, hashed = receipt["answer"], choice.get("message", {}), receipt["answer"]["logits_hashes"][-1]
-        same("a choice", (i, i % said["n"], first["id"], hashed),
-             (choice["index"], receipt["choice"], receipt["id"], choice.get("logits_hash", hashed)))
+        answer, message, seed = receipt["answer"], choice.get("message", {}), receipt["request"]["sampling"]["seed"]
+        same("a choice", (i, i % said["n"], first["id"], hashed := answer["logits_hashes"][-1], seed),
+             (choice["index"], receipt["choice"], receipt["id"], choice.get("logits_hash", hashed), str(choice.get("seed", seed))))
         prompt, (thought, own) = texts.decode(receipt["request"]["prompt"]), texts.answer(receipt)
         if message.get("tool_calls") or thought_form(receipt).get("parser", "qwen3") not in MARKS:
             print(f"choice {i}: its thoughts and calls of tools are for you to compare with its text: {own!r}")
@@ -124,19 +124,19 @@ def check_request(asked, receipt, texts, generation):  # a chat's prompt is for 
     same("the prompt", asked["prompt"] if isinstance(asked.get("prompt"), str) else prompt, prompt)
 
 def check(flags):
-    body, folder = json.load(open(flags.answer)), pathlib.Path(flags.model)
+    body, folder, asked = json.load(open(flags.answer)), pathlib.Path(flags.model), flags.request and json.load(open(flags.request))
     receipts = [choice["receipt"] for choice in body["choices"]] if "choices" in body else body.get("data", [body])
-    texts, file = Texts(folder), folder / "generation_config.json"
-    generation = json.loads(file.read_text()) if file.exists() else {}
+    texts, files = Texts(folder), [*folder.glob("generation_config.json")]
+    generation = json.loads(files[0].read_text()) if files else {}
     same("that there is an answer", True, bool(receipts))
-    for receipt in receipts:
+    said, last = receipts[0]["request"]["sampling"], receipts[-1]["request"]["sampling"]  # where seeds are drawn, one a prompt
+    for i, receipt in enumerate(receipts):
         same("the key", flags.public_key or receipts[0]["public_key"], receipt["public_key"])
         same("the signature", True, is_signed(receipt))
         same("the tokenizer", texts.digest, receipt["tokenizer"])
-        same("the sampling", receipts[0]["request"]["sampling"], receipt["request"]["sampling"])
+        same("the sampling", dict(said, seed=str(int(said["seed"]) + (said != last) * (i // said["n"]))), receipt["request"]["sampling"])
         check_chain(receipt)
-        if flags.request:
-            check_request(json.load(open(flags.request)), receipt, texts, generation)
+        asked and check_request(asked, receipt, texts, generation)
     if "choices" in body:
         check_body(body, receipts, texts)
     return f"{len(receipts)} choices: signature, chain and text are as they were signed; the logits were not looked at"

@@ -68,7 +68,6 @@ constexpr ForeignFlag kForeignFlags[] = {
     {"--scheduler-cls", "it is called --scheduling-policy"},
     {"--stream-interval", "each token is an event"},
     {"--seed", "each request has its own seed, given or drawn and returned"},
-    {"--logprobs-mode", "log-probabilities are those of the model's logits"},
     {"--enforce-eager", "nothing is compiled when the server starts"},
     {"--compilation-config", "nothing is compiled when the server starts"},
     {"--cuda-graph-sizes", "nothing is compiled when the server starts"},

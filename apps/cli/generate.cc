@@ -276,6 +276,10 @@ void add_generate(CLI::App& app, Action& action) {
                       "With --json: log-probabilities of each token and of the K most likely ones");
   command->add_option("--prompt-logprobs", flags->params.prompt_logprobs,
                       "The same for the prompt; lines of --input may then request it too");
+  command->add_option_function<std::string>(
+      "--logprobs-mode",
+      [flags](const std::string& name) { flags->params.logprobs_mode = logprobs_mode_of(name); },
+      "Of what they are: raw_logprobs, processed_logprobs, raw_logits or processed_logits");
   command->add_option("--input", flags->input,
                       "Requests, one JSON object a line (OpenAI batch format)");
   command->add_option("--output", flags->output, "File for the answers, one JSON object a line");

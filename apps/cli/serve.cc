@@ -235,6 +235,7 @@ class Served {
     model_.names = flags.names;
     model_.tokenizer = &tokenizer;
     model_.defaults = sampling_defaults(flags, options);
+    model_.defaults.logprobs_mode = logprobs_mode_of(flags.logprobs_mode);
     read_embedding_sizes(options, model_);
     model_.normalizes_embeddings = read_model_config(options).pooling.is_normalized;
     model_.max_logprobs = flags.max_logprobs;

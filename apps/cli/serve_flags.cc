@@ -154,6 +154,13 @@ void add_answer_flags(CLI::App& command, ServeFlags& flags) {
                   "Largest logprobs, top_logprobs and prompt_logprobs of a request")
       ->check(CLI::Range(0, 1024))
       ->capture_default_str();
+  command
+      .add_option(
+          "--logprobs-mode", flags.logprobs_mode,
+          "Of what log-probabilities are, where a request does not say it: raw_logprobs (of "
+          "the model's logits), processed_logprobs (of what is sampled from), raw_logits or "
+          "processed_logits")
+      ->capture_default_str();
   command.add_flag("--no-prompt-logprobs{false}", flags.engine.options.prompt_logprobs,
                    "Refuse prompt_logprobs and echo with logprobs");
 }

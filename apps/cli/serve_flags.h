@@ -27,6 +27,7 @@ struct ServeFlags {
   bool journal_accept_loss = false, journal_strict = false, engine_process = false, lab = false;
   std::string fair_by;  // empty: key with several keys
   bool share_prefixes = false;
+  std::string logprobs_mode = "raw_logprobs";
   int replicas = 1, max_logprobs = 20;
   bool clamp_max_tokens = false;
   double request_seconds = 0, target_tbt_ms = 200;

@@ -144,7 +144,8 @@ Report recompute(const ServedAnswer& served, const std::shared_ptr<Model>& share
         report.verdicts.emplace_back(verify(receipt, known, model, tokenizer,
                                             {.prefix = flags.prefix,
                                              .logprobs = shown.logprobs,
-                                             .prompt_logprobs = shown.prompt_logprobs}));
+                                             .prompt_logprobs = shown.prompt_logprobs,
+                                             .logprobs_mode = shown.logprobs_mode}));
     if (!verdict.is_confirmed) report.fault = verdict.sentence;
     if (!report.fault.empty()) return report;
     answers.push_back(verdict.answer);

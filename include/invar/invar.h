@@ -40,6 +40,9 @@ struct SessionOptions {
   std::string scheduling_policy = "sarathi";  // who is computed next; no bit depends on it
   // Speculative decoding, as vLLM's JSON: {"method": "ngram"}; empty: none. No bit depends on it.
   std::string speculative_config;
+  // What log-probabilities are where a request does not say it: raw_logprobs (of the model's
+  // logits), processed_logprobs (of what is sampled from), raw_logits or processed_logits.
+  std::string logprobs_mode = "raw_logprobs";
   // A PEM file with the key that signs receipts, made where there is none; empty: a new key.
   std::string receipt_key;
 };
@@ -69,6 +72,7 @@ struct GenerateOptions {
   bool logprobs = false;         // the log-probability of every token of the answer
   bool prompt_logprobs = false;  // and of the prompt
   int top_logprobs = 0;          // and beside each the so many most likely tokens
+  std::string logprobs_mode;     // as SessionOptions::logprobs_mode, which an empty one stands for
   int priority = 0;              // smaller is sooner, where the scheduling policy reads it
   std::string cache_salt;        // only requests of one salt share computed blocks
   // Which of several answers to one prompt this is: each samples with noise of its own.
@@ -90,7 +94,7 @@ struct GeneratedToken {
   int32_t id = 0;
   int32_t index = 0;             // among the answer's tokens
   std::string text;              // complete characters that can be shown now; may be empty
-  std::optional<float> logprob;  // of the model's own distribution, when it was asked for
+  std::optional<float> logprob;  // as GenerateOptions::logprobs_mode says, when it was asked for
   size_t prompt = 0;             // of several prompts the one that it answers
 };
 // Called once per token, on the thread that called generate; tokens of one answer come in order.

@@ -96,6 +96,21 @@ void Engine::make_steps(const RunnerLimits& limits) {
   }
 }
 
+namespace {
+
+void check_tokens(const Request& request, int64_t vocab) {
+  for (const auto* tokens : {&request.prompt, &request.begun})
+    for (const int32_t token : *tokens)
+      if (token < 0 || token >= vocab)
+        fail_usage("expected prompt tokens from 0 to {}, found {}", vocab - 1, token);
+  const int64_t begun = std::ssize(request.begun);
+  if (begun > 0 && begun >= request.params.max_tokens)
+    fail_usage("expected fewer tokens that stand than max_tokens, {}, found {}",
+               request.params.max_tokens, begun);
+}
+
+}  // namespace
+
 void Engine::add(Request request) {
   const int64_t size = std::ssize(request.prompt);
   if (model_.asleep().any()) fail_usage("expected an engine that is awake, found one that sleeps");
@@ -113,9 +128,7 @@ void Engine::add(Request request) {
         "the prompt has {} tokens and max_tokens is {}: together they exceed the context of {} "
         "(max-model-len); at most {} tokens of answer fit",
         size, request.params.max_tokens, max_model_len(), max_model_len() - size);
-  for (const int32_t token : request.prompt)
-    if (token < 0 || token >= model_.spec().vocab)
-      fail_usage("expected prompt tokens from 0 to {}, found {}", model_.spec().vocab - 1, token);
+  check_tokens(request, model_.spec().vocab);
   if (request.pooled && !options_.embeddings)
     fail_usage("embeddings were not enabled when the engine started");
   if (request.params.prompt_logprobs && !options_.prompt_logprobs)
@@ -142,7 +155,7 @@ void Engine::add(Request request) {
   const bool runs_ahead = may_run_ahead() && decodes && !state->samples_by_tokens();
   scheduler_->add(
       {.id = state->request.id,
-       .tokens = static_cast<int32_t>(size),
+       .tokens = static_cast<int32_t>(state->tokens.size()),
        .drafts = proposer_ && decodes ? proposer_->most_nodes() : 0,
        .ahead_until =
            runs_ahead ? static_cast<int32_t>(size) + state->request.params.max_tokens : 0,

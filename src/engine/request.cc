@@ -17,6 +17,8 @@ const char* name_of(FinishReason reason) {
       return "stop";
     case FinishReason::length:
       return "length";
+    case FinishReason::aborted:
+      return "abort";
     case FinishReason::failed:
       return "failed";
   }

@@ -45,6 +45,10 @@ struct Request {
   Shared<std::vector<int32_t>> prediction;
   // Keeps which experts its tokens go through (TokenOutput::routed_experts).
   bool routed_experts = false;
+  // Tokens of its answer that stand already, and the hash behind them: it goes on behind these, by
+  // whatever weights there are now.
+  Shared<std::vector<int32_t>> begun;
+  Digest begun_hash{};
   // Asks for no answer but for one vector of the prompt's final hidden states.
   bool pooled = false;
 };
@@ -58,10 +62,17 @@ enum class FinishReason {
   none,    // more is to come
   stop,    // an end-of-sequence or stop token was sampled, or the constraint allows no more
   length,  // max_tokens
+  // Somebody ended it before its time: what there is of it stands. Said by who serves answers, not
+  // by an engine.
+  aborted,
   failed,  // the row had a NaN, a key or value was not finite, or no token was allowed
 };
 
 const char* name_of(FinishReason reason);
+// Whether the answer would have gone on.
+constexpr bool is_cut(FinishReason reason) {
+  return reason == FinishReason::length || reason == FinishReason::aborted;
+}
 
 // One token of one request, in the order in which they were sampled.
 struct TokenOutput {
@@ -72,6 +83,11 @@ struct TokenOutput {
   FinishReason finish = FinishReason::none;
   Digest logits_hash{};         // of the answer so far; zero unless it was asked for
   const char* error = nullptr;  // of a failed one: a sentence
+
+  // The end of an answer that failed or was ended has none.
+  bool has_token() const {
+    return finish != FinishReason::failed && finish != FinishReason::aborted;
+  }
   // With the last token, where they were asked for: of every token of prompt and answer but the
   // last, which nothing was computed of, the experts of every layer that has some: [tokens][layers
   // with experts][C], ascending.

@@ -9,6 +9,16 @@ RequestState::RequestState(Request asked, int32_t vocab)
       tokens(request.prompt),
       constraint(request.constraint, request.thought, vocab) {
   if (request.params.has_penalties()) history = TokenHistory(request.prompt);
+  if (request.begun.empty()) return;
+  for (const int32_t token : request.begun) enter(token);
+  hash = LogitsHash(request.begun_hash);
+  prompt_logprobs_done = prompt_size();
+}
+
+void RequestState::enter(int32_t token) {
+  tokens.push_back(token);
+  constraint.advance(token, request.params);
+  if (request.params.has_penalties()) history.push(token);
 }
 
 void RequestState::reserve(int32_t max_model_len) {
@@ -27,9 +37,7 @@ SampleInput RequestState::sample_input(int32_t position) const {
 
 TokenOutput RequestState::take(int32_t token, const Digest& digest) {
   TokenOutput output{.request = request.id, .token = token, .index = answer_size()};
-  tokens.push_back(token);
-  constraint.advance(token, request.params);
-  if (request.params.has_penalties()) history.push(token);
+  enter(token);
   if (request.hash_logits) {
     hash.add(digest);
     output.logits_hash = hash.value();

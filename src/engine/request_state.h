@@ -54,6 +54,7 @@ struct RequestState {
   TokenOutput fail(const char* error) const;
 
  private:
+  void enter(int32_t token);
   FinishReason finish_reason(int32_t token) const;
 };
 

@@ -184,8 +184,12 @@ void SamplingStage::sample(Walk& walk, std::span<const float> logits, PerThread&
   if (sampled.error) return enter(walk, state.fail(sampled.error));
   if (rejects_ && !params.is_greedy())
     sampled.token = sample_by_rejection(thread.sampler, input, walk.tree, walk.node);
+  // Rejection has changed the row.
+  if (rejects_ && params.logprobs && is_processed(params.logprobs_mode))
+    (void)thread.sampler.process(input);
   TokenLogprobs logprobs;
-  if (params.logprobs && !thread.logprobs.read(logits, sampled.token, *params.logprobs, logprobs))
+  if (params.logprobs &&
+      !read_logprobs(params, logits, sampled.token, *params.logprobs, thread, logprobs))
     return enter(walk, state.fail(sampling::kNotANumber));
   const Digest digest = state.request.hash_logits ? thread.hasher(logits) : Digest{};
   TokenOutput output = state.take(sampled.token, digest);
@@ -216,9 +220,26 @@ void SamplingStage::read_argmax(Walk& walk, int64_t first, std::span<const float
 void SamplingStage::read_score(Score& score, std::span<const float> logits,
                                PerThread& thread) const {
   const RequestState& state = *score.state;
+  const SamplingParams& params = state.request.params;
   const int32_t token = state.tokens[static_cast<size_t>(score.position)];
+  if (is_processed(params.logprobs_mode)) {
+    SampleInput input = state.sample_input(score.position);
+    input.logits = logits;
+    input.given = token;
+    if (thread.sampler.process(input)) return;
+  }
   // Where a logit is NaN the row says so, and the request fails.
-  (void)thread.logprobs.read(logits, token, *state.request.params.prompt_logprobs, score.logprobs);
+  (void)read_logprobs(params, logits, token, *params.prompt_logprobs, thread, score.logprobs);
+}
+
+// Of the logits, or of the row that the thread's sampler has made of them.
+bool SamplingStage::read_logprobs(const SamplingParams& params, std::span<const float> logits,
+                                  int32_t token, int32_t top, PerThread& thread,
+                                  TokenLogprobs& out) {
+  const std::span<const float> row = is_processed(params.logprobs_mode)
+                                         ? std::as_const(thread.sampler.processed()).values()
+                                         : logits;
+  return thread.logprobs.read(row, token, top, out, is_logits(params.logprobs_mode));
 }
 
 }  // namespace invar

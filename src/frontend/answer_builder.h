@@ -38,6 +38,14 @@ struct TextAnswer {
   Digest logits_hash{};
   std::vector<Digest> hash_checkpoints;  // the logits hash behind every kReceiptLink tokens
   std::string error;                     // of a failed one: a sentence
+  // Where weights changed within it: which computed the tokens from number `first` on.
+  struct Weights {
+    std::string version;
+    size_t first = 0;
+  };
+  std::vector<Weights> weights;
+
+  void change_weights(const std::string& before, const std::string& now, size_t first);
 };
 
 // Calls f(thought, text), one of them empty, with the parts of the answer in their order.
@@ -79,8 +87,9 @@ class AnswerBuilder {
 
  private:
   std::string decode(const TokenOutput& output);
+  void take_token(const TokenOutput& output);
   // Parts it; what belongs to the text is returned.
-  std::string take_thoughts(std::string decoded, bool is_last);
+  std::string take_thoughts(std::string decoded, const TokenOutput& output);
 
   const Tokenizer& tokenizer_;
   StreamDecoder decoder_;

@@ -99,6 +99,10 @@ struct Request {
   const Prompt& prompt_of(size_t answer) const {
     return prompts[answer / static_cast<size_t>(base.params.n)];
   }
+  // Of the answers to one prompt: where the request names none, prompts that are equal have
+  // different ones.
+  uint64_t seed_of(size_t prompt) const { return base.params.seed + (has_seed ? 0 : prompt); }
+  bool has_several_seeds() const { return !has_seed && prompts.size() > 1; }
   // What the engine is asked for answer i, whose prompt is these tokens.
   invar::Request answer(size_t i, Shared<std::vector<int32_t>> prompt) const;
   // What it and its answers keep while they are made, about, but for the answers' tokens.

@@ -212,6 +212,26 @@ json::Value stop_reason(const Request& request, const TextAnswer& answer) {
                                                           : json::Value();
 }
 
+json::Value weight_versions(const TextAnswer& answer) {
+  json::Array all;
+  for (size_t i = 0; i < answer.weights.size(); ++i) {
+    const auto& [version, first] = answer.weights[i];
+    const size_t end =
+        i + 1 < answer.weights.size() ? answer.weights[i + 1].first : answer.tokens.size();
+    all.push_back(json::Object{{"weight_version", version},
+                               {"tokens", static_cast<int64_t>(end - std::min(first, end))}});
+  }
+  return all;
+}
+
+bool can_be_proved(const TextAnswer& answer) {
+  return answer.finish != FinishReason::aborted && answer.weights.empty();
+}
+
+bool shows_logprobs_mode(const SamplingParams& p) {
+  return (p.logprobs || p.prompt_logprobs) && p.logprobs_mode != LogprobsMode::raw_logprobs;
+}
+
 std::vector<TokenLogprobs> all_logprobs(const TextAnswer& answer, bool prompt_only) {
   std::vector<TokenLogprobs> all(1);
   all[0].token = first_of(answer.prompt_tokens);
@@ -230,7 +250,7 @@ json::Value message_of(const Request& request, const TextAnswer& answer, size_t 
   std::vector<AnswerPiece> pieces;
   ToolCallReader reader(request.tools, request.tool, &request.tool_list);
   reader.push(answer.text, pieces);
-  reader.finish(pieces, answer.finish == FinishReason::length);
+  reader.finish(pieces, is_cut(answer.finish));
   add_pieces(pieces, content, calls);
   calls_tools = !calls.empty();
   json::Value message = json::Object{{"role", "assistant"}};
@@ -309,6 +329,9 @@ json::Value choice_of(const Request& request, const TextAnswer& answer, int64_t 
   } else if (head) {
     choice.set("logprobs", nullptr);
   }
+  if (request.has_several_seeds())
+    choice.set("seed", request.seed_of(static_cast<size_t>(index) / static_cast<size_t>(p.n)));
+  if (shows_logprobs_mode(p)) choice.set("logprobs_mode", name_of(p.logprobs_mode));
   if (request.token_ids) {
     choice.set("token_ids", ids_in(answer.tokens, late));
     choice.set("prompt_token_ids", ids_in(answer.prompt_tokens, late));
@@ -320,11 +343,13 @@ json::Value choice_of(const Request& request, const TextAnswer& answer, int64_t 
                                                answer.prompt_logprobs),
                                            *late)
                     : prompt_logprobs(tokenizer, answer.prompt_logprobs));
-  if (request.base.routed_experts) add_routed_experts(choice, answer, late);
+  const bool is_whole = answer.finish != FinishReason::aborted;
+  if (request.base.routed_experts && is_whole) add_routed_experts(choice, answer, late);
   choice.set("finish_reason", finish_reason(answer, calls_tools));
   choice.set("stop_reason", stop_reason(request, answer));
   if (request.logits_hash) choice.set("logits_hash", to_hex(answer.logits_hash));
-  if (request.receipt && request.make_receipt)
+  if (!answer.weights.empty()) choice.set("weight_versions", weight_versions(answer));
+  if (request.receipt && request.make_receipt && can_be_proved(answer))
     choice.set("receipt", request.make_receipt(answer, static_cast<size_t>(index)));
   return choice;
 }

@@ -65,15 +65,17 @@ void EventWriter::show(size_t i, const TokenOutput& output, std::string& out) {
   const TextAnswer& text = answer.builder.answer;
   const std::string piece = answer.builder.push(output);
   if (text.finish == FinishReason::failed) return fail(text.error, nullptr, out);
-  if (!request_.prompt_only) ++completion_tokens_;
-  if (!request_.base.prediction.empty()) answer.prediction.take(output.token);
-  answer.ids.push_back(output.token);
+  if (output.has_token()) {
+    if (!request_.prompt_only) ++completion_tokens_;
+    if (!request_.base.prediction.empty()) answer.prediction.take(output.token);
+    answer.ids.push_back(output.token);
+  }
   answer.over = text.finish != FinishReason::none;
   if (answer.over) answer.waiting.clear();
   const std::string& thought = answer.builder.new_thought();
   std::vector<AnswerPiece> pieces;
   answer.reader.push(piece, pieces);
-  if (answer.over) answer.reader.finish(pieces, text.finish == FinishReason::length);
+  if (answer.over) answer.reader.finish(pieces, is_cut(text.finish));
   std::erase_if(pieces, [](const AnswerPiece& one) { return one.kind == AnswerPiece::Kind::end; });
   if (pieces.empty() && thought.empty() && !answer.over) return;
   std::string content;
@@ -90,6 +92,9 @@ void EventWriter::show(size_t i, const TokenOutput& output, std::string& out) {
     json::append_quoted(choice.member("text"), content);
   json::append(choice.member("logprobs"),
                request_.base.params.logprobs ? logprobs_now(answer) : json::Value());
+  if (!answer.begun && request_.has_several_seeds())
+    choice.member("seed") +=
+        std::to_string(request_.seed_of(i / static_cast<size_t>(request_.base.params.n)));
   if (!answer.begun) show_prompt(text, choice);
   answer.begun = true;
   json::append(choice.member("finish_reason"),
@@ -98,7 +103,9 @@ void EventWriter::show(size_t i, const TokenOutput& output, std::string& out) {
   if (request_.token_ids) json::append(choice.member("token_ids"), ids_of(answer.ids));
   if (answer.over && request_.logits_hash)
     json::append_quoted(choice.member("logits_hash"), to_hex(text.logits_hash));
-  if (answer.over && request_.receipt && request_.make_receipt)
+  if (answer.over && !text.weights.empty())
+    json::append(choice.member("weight_versions"), weight_versions(text));
+  if (answer.over && request_.receipt && request_.make_receipt && can_be_proved(text))
     json::append(choice.member("receipt"), request_.make_receipt(text, i));
   choice.end();
   answer.ids.clear();
@@ -117,6 +124,8 @@ json::Value EventWriter::logprobs_now(Answer& answer) {
 void EventWriter::show_prompt(const TextAnswer& text, json::ObjectWriter& choice) const {
   if (request_.token_ids)
     json::append(choice.member("prompt_token_ids"), ids_of(text.prompt_tokens));
+  if (const SamplingParams& p = request_.base.params; shows_logprobs_mode(p))
+    json::append_quoted(choice.member("logprobs_mode"), name_of(p.logprobs_mode));
   if (request_.base.params.prompt_logprobs)
     append_prompt_logprobs(tokenizer_, text.prompt_logprobs, choice.member("prompt_logprobs"));
 }

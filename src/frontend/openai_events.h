@@ -24,6 +24,11 @@ class StreamWriter {
   virtual void push_prompt(size_t, const PromptOutput&) {}
   // How many tokens of answer i's prompt the prefix cache had; before its first token.
   virtual void set_cached(size_t i, int64_t tokens) = 0;
+  // Before the first token of answer i: what push_prompt said comes once more.
+  virtual void restart(size_t) {}
+  // Answer i goes on with other weights from token number `first` on.
+  virtual void change_weights(size_t, const std::string& /*before*/, const std::string& /*now*/,
+                              size_t /*first*/) {}
   // Whether answer i needs no more tokens: the engine may not know of a stop string.
   virtual bool is_over(size_t i) const = 0;
   virtual bool ended() const = 0;
@@ -47,6 +52,11 @@ class EventWriter final : public StreamWriter {
     answers_[i].builder.answer.prompt_logprobs.push_back(output.logprobs);
   }
   void set_cached(size_t i, int64_t tokens) override { answers_[i].builder.answer.cached = tokens; }
+  void restart(size_t i) override { answers_[i].builder.answer.prompt_logprobs.clear(); }
+  void change_weights(size_t i, const std::string& before, const std::string& now,
+                      size_t first) override {
+    answers_[i].builder.answer.change_weights(before, now, first);
+  }
   void fail(const std::string& message, const char* code, std::string& out) override;
 
   bool is_over(size_t i) const override {

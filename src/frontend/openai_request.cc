@@ -43,6 +43,7 @@ constexpr std::string_view kCommonFields[] = {"model",
                                               "n",
                                               "logprobs",
                                               "prompt_logprobs",
+                                              "logprobs_mode",
                                               "response_format",
                                               "structured_outputs",
                                               "guided_regex",
@@ -118,6 +119,8 @@ class Reader {
     request.has_length = fields_.find("max_tokens") || fields_.find("max_completion_tokens");
     read_stops(request);
     chat ? read_chat_logprobs(request.base.params) : read_logprobs(request.base.params);
+    if (const json::Value* mode = fields_.find("logprobs_mode"))
+      request.base.params.logprobs_mode = logprobs_mode_of(text_of(*mode, "logprobs_mode"));
     if (request.echo && request.base.params.logprobs && !fields_.find("prompt_logprobs"))
       request.base.params.prompt_logprobs = request.base.params.logprobs;
     if (chat) within("tools", [&] { read_tool_choice(request); });
@@ -559,7 +562,9 @@ void settle_thoughts(Request& request, const std::vector<int32_t>& prompt,
 invar::Request Request::answer(size_t i, Shared<std::vector<int32_t>> prompt) const {
   invar::Request one = base;
   one.prompt = std::move(prompt);
-  one.choice = static_cast<int32_t>(i % static_cast<size_t>(base.params.n));
+  const auto n = static_cast<size_t>(base.params.n);
+  one.choice = static_cast<int32_t>(i % n);
+  one.params.seed = seed_of(i / n);
   return one;
 }
 

@@ -48,6 +48,8 @@ constexpr openai::ForeignField kSglangRefused[] = {
     {"custom_params", "{}"},
     {"return_routed_experts", "false", "ask /v1/completions"},
     {"return_hidden_states", "false"}};
+// What these stacks' engines give: trainers compare with the distribution that was sampled from.
+constexpr const char* kLogprobsMode = "processed_logprobs";
 constexpr openai::ForeignField kTrlRefused[] = {{"images", "[]"}};
 constexpr Renamed kTrlFields[] = {{"n", "n"},
                                   {"repetition_penalty", "repetition_penalty"},
@@ -114,10 +116,17 @@ json::Array pairs_of(const json::Value& choice) {
   return pairs;
 }
 
+// The choice's own where there are several prompts.
+const json::Value& seed_of(const json::Value& choice, const json::Value& answer) {
+  const json::Value* own = choice.find("seed");
+  return own ? *own : member(answer, "seed");
+}
+
 json::Value sglang_finish(const json::Value& choice, int64_t tokens) {
   const json::Value& reason = member(choice, "finish_reason");
   json::Value finish = json::Object{{"type", reason}};
   if (reason == json::Value("length")) finish.set("length", tokens);
+  if (reason == json::Value("abort")) finish.set("message", "the answer was ended before its time");
   const json::Value* stop = choice.find("stop_reason");
   if (reason == json::Value("stop"))
     finish.set("matched",
@@ -139,7 +148,9 @@ json::Value exact_version_of(const json::Value& asked) {
 Asked asked_of_sglang(const json::Value& body) {
   if (!body.is_object()) fail_usage("expected an object, found {}", body.type_name());
   openai::refuse_fields(body, kSglangRefused);
-  Asked asked{.body = json::Object{{"return_token_ids", true}, {"logits_hash", true}}};
+  Asked asked{.body = json::Object{{"return_token_ids", true},
+                                   {"logits_hash", true},
+                                   {"logprobs_mode", kLogprobsMode}}};
   const json::Value none = json::Object{};
   const json::Value *prompt = nullptr, *sampling = &none;
   for (const auto& [name, value] : body.as_object()) {
@@ -151,6 +162,8 @@ Asked asked_of_sglang(const json::Value& body) {
         fail_usage("expected one of \"input_ids\" and \"text\", found both");
     } else if (name == "sampling_params")
       sampling = &value;
+    else if (name == "logprobs_mode")
+      asked.body.set("logprobs_mode", value);
     else if (name == "return_logprob")
       asked.shows_logprobs = value.as_bool();
     else if (name == "weight_version")
@@ -198,7 +211,12 @@ json::Value sglang_answer(const Asked& asked, const json::Value& answer,
                                     {"cached_tokens", cached_of(asked, answer)},
                                     {"weight_version", weight_version},
                                     {"system_fingerprint", member(answer, "system_fingerprint")},
-                                    {"logits_hash", member(choice, "logits_hash")}};
+                                    {"logits_hash", member(choice, "logits_hash")},
+                                    {"sampling_seed", seed_of(choice, answer)}};
+    if (const json::Value* versions = choice.find("weight_versions")) {
+      meta.set("weight_version", member(last_of(versions->as_array()), "weight_version"));
+      meta.set("weight_versions", *versions);
+    }
     if (asked.shows_logprobs) meta.set("output_token_logprobs", pairs_of(choice));
     all.push_back(json::Object{
         {"text", member(choice, "text")}, {"output_ids", ids}, {"meta_info", std::move(meta)}});
@@ -209,7 +227,9 @@ json::Value sglang_answer(const Asked& asked, const json::Value& answer,
 Asked asked_of_trl(const json::Value& body) {
   if (!body.is_object()) fail_usage("expected an object, found {}", body.type_name());
   openai::refuse_fields(body, kTrlRefused);
-  Asked asked{.body = json::Object{{"return_token_ids", true}, {"max_tokens", 16}},
+  Asked asked{.body = json::Object{{"return_token_ids", true},
+                                   {"max_tokens", 16},
+                                   {"logprobs_mode", kLogprobsMode}},
               .is_list = true,
               .shows_logprobs = true};
   const json::Value* prompts = nullptr;
@@ -240,7 +260,7 @@ Asked asked_of_trl(const json::Value& body) {
 
 json::Value trl_answer(const Asked& asked, const json::Value& answer,
                        const std::string& weight_version) {
-  json::Array prompts, completions, logprobs, ids;
+  json::Array prompts, completions, logprobs, ids, seeds;
   const json::Value* n = asked.body.find("n");
   const size_t answers = n && n->is_integer() ? static_cast<size_t>(n->as_integer()) : 1;
   const json::Array& choices = member(answer, "choices").as_array();
@@ -248,6 +268,7 @@ json::Value trl_answer(const Asked& asked, const json::Value& answer,
     const json::Value& choice = choices[i];
     if (i % answers == 0) prompts.push_back(member(choice, "prompt_token_ids"));
     completions.push_back(member(choice, "token_ids"));
+    seeds.push_back(seed_of(choice, answer));
     json::Array each, tokens;
     for (const json::Value& pair : pairs_of(choice)) {
       each.push_back(json::Array{pair.as_array()[0]});
@@ -256,11 +277,10 @@ json::Value trl_answer(const Asked& asked, const json::Value& answer,
     logprobs.push_back(std::move(each));
     ids.push_back(std::move(tokens));
   }
-  return json::Object{{"prompt_ids", std::move(prompts)},
-                      {"completion_ids", std::move(completions)},
-                      {"logprobs", std::move(logprobs)},
-                      {"logprob_token_ids", std::move(ids)},
-                      {"weight_version", weight_version}};
+  return json::Object{
+      {"prompt_ids", std::move(prompts)}, {"completion_ids", std::move(completions)},
+      {"logprobs", std::move(logprobs)},  {"logprob_token_ids", std::move(ids)},
+      {"seeds", std::move(seeds)},        {"weight_version", weight_version}};
 }
 
 }  // namespace invar::rollout

@@ -6,8 +6,9 @@ namespace invar::server {
 
 namespace {
 
-// Version 1 had neither allowed tokens nor bad words; a journal may still hold its lines.
-constexpr uint32_t kParamsVersion = 2;
+// Version 1 had neither allowed tokens nor bad words, version 2 no mode of log-probabilities; a
+// journal may still hold their lines.
+constexpr uint32_t kParamsVersion = 3;
 
 void put_count(ByteWriter& out, const std::optional<int32_t>& count) {
   out.put(static_cast<uint8_t>(count.has_value()));
@@ -54,6 +55,7 @@ void put_params(ByteWriter& out, const SamplingParams& p) {
   out.put_vector(p.allowed_token_ids.get());
   out.put(static_cast<uint64_t>(p.bad_words.size()));
   for (const std::vector<int32_t>& word : p.bad_words) out.put_vector(word);
+  out.put(static_cast<uint8_t>(p.logprobs_mode));
 }
 
 SamplingParams get_params(ByteReader& in) {
@@ -81,6 +83,11 @@ SamplingParams get_params(ByteReader& in) {
   std::vector<std::vector<int32_t>> bad_words(in.get_count(sizeof(uint64_t)));
   for (std::vector<int32_t>& word : bad_words) word = in.get_vector<int32_t>();
   p.bad_words = std::move(bad_words);
+  if (version == 2) return p;
+  const auto mode = in.get<uint8_t>();
+  if (mode > static_cast<uint8_t>(LogprobsMode::processed_logits))
+    fail("sampling parameters: expected a logprobs_mode of 0 to 3, found {}", mode);
+  p.logprobs_mode = static_cast<LogprobsMode>(mode);
   return p;
 }
 

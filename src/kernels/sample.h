@@ -28,16 +28,18 @@ struct SampledRow {
   // Its parts of the lists: biases, and the tokens that penalties change.
   int32_t bias_begin = 0, bias_end = 0, count_begin = 0, count_end = 0;
   int32_t given = -1;  // the token of the row, when it is not to be sampled
-  int32_t top =
-      -1;  // log-probabilities are wanted, with those of so many most likely tokens; -1: not
+  // Log-probabilities are wanted, with those of so many most likely tokens; -1: not.
+  int32_t top = -1;
+  bool of_processed = false;  // of the row after step 5, not of the logits
+  bool as_logits = false;     // the values that stand there instead
 };
 
 constexpr int32_t kSampledNotANumber = -1, kSampledNothingAllowed = -2;
 constexpr int32_t kMostTop = 128;       // SampledRow::top
 constexpr int64_t kMostVocab = 400000;  // of a row that a GPU samples
 
-// A row's token, or one of the numbers above; the log-probability of its raw logit and its rank
-// when they are wanted.
+// A row's token, or one of the numbers above; its log-probability and its rank when they are
+// wanted.
 struct SampledToken {
   int32_t token;
   float logprob;

@@ -22,6 +22,9 @@ class PositionHasher {
 // Hash of a request so far: h_t = SHA-256(h_{t-1} || hash of position t), h_0 = 32 zero bytes.
 class LogitsHash {
  public:
+  LogitsHash() = default;
+  // Goes on from what another one had come to.
+  explicit LogitsHash(const Digest& so_far) : value_(so_far) {}
   void add(const Digest& position);
   const Digest& value() const { return value_; }
 

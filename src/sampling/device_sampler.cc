@@ -17,6 +17,7 @@ size_t lines(size_t bytes) {
 }
 
 bool excludes(const SampleInput& in) {
+  if (!in.looks_back()) return !in.params->allowed_token_ids.empty();
   return !in.allowed.empty() || in.params->has_exclusions() || in.generated < in.params->min_tokens;
 }
 
@@ -78,9 +79,11 @@ void DeviceSampler::gather(const SampleInput& in, int64_t vocab) {
                  .position = static_cast<uint32_t>(in.position),
                  .choice = static_cast<uint32_t>(in.choice),
                  .given = in.given,
-                 .top = in.logprobs.value_or(-1)};
+                 .top = in.logprobs.value_or(-1),
+                 .of_processed = in.logprobs && is_processed(p.logprobs_mode),
+                 .as_logits = is_logits(p.logprobs_mode)};
   if (in.wants_hash) hashed_.push_back(static_cast<int32_t>(rows_.size()));
-  if (in.given < 0) {
+  if (in.looks_back() || row.of_processed) {
     row.temperature = static_cast<float>(p.temperature);
     row.min_p = static_cast<float>(p.min_p);
     row.top_p = p.top_p;
@@ -94,7 +97,7 @@ void DeviceSampler::gather(const SampleInput& in, int64_t vocab) {
       biases_.push_back({token, static_cast<float>(bias)});
     row.bias_end = static_cast<int32_t>(biases_.size());
     row.count_begin = static_cast<int32_t>(counts_.size());
-    if (p.has_penalties())
+    if (p.has_penalties() && in.looks_back())
       for (const auto& [token, generated] : in.history->entries())
         counts_.push_back({token, generated});
     row.count_end = static_cast<int32_t>(counts_.size());
@@ -108,12 +111,13 @@ int32_t DeviceSampler::add_mask(const SampleInput& in, int64_t vocab) {
   const size_t words = static_cast<size_t>(vocab + 63) / 64, begin = masks_.size();
   masks_.resize(begin + words, ~uint64_t{0});
   const std::span<uint64_t> mask(masks_.data() + begin, words);
-  if (!in.allowed.empty()) std::copy_n(in.allowed.begin(), words, mask.begin());
+  if (!in.allowed.empty() && in.looks_back()) std::copy_n(in.allowed.begin(), words, mask.begin());
   if (!p.allowed_token_ids.empty()) {
     std::vector<uint64_t> only(words);
     for (const int32_t token : p.allowed_token_ids) only[token / 64] |= uint64_t{1} << token % 64;
     for (size_t i = 0; i < words; ++i) mask[i] &= only[i];
   }
+  if (!in.looks_back()) return static_cast<int32_t>(begin / words);
   const auto exclude = [&](int32_t token) { mask[token / 64] &= ~(uint64_t{1} << token % 64); };
   for (const std::vector<int32_t>& word : p.bad_words)
     if (sampling::is_begun(word, in.answer)) exclude(word.back());

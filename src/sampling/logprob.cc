@@ -16,7 +16,7 @@ int32_t rank_of(std::span<const float> logits, int32_t token) {
 }  // namespace
 
 bool LogprobReader::read(std::span<const float> logits, int32_t token, int32_t top,
-                         TokenLogprobs& out) {
+                         TokenLogprobs& out, bool as_logits) {
   int32_t argmax;
   bool has_nan;
   orders::LogSumExp sum;
@@ -30,6 +30,7 @@ bool LogprobReader::read(std::span<const float> logits, int32_t token, int32_t t
                         .has_nan = &has_nan},
                        Execution{});
   if (has_nan) return false;
+  if (as_logits) sum = {.max = 0.0f, .log_sum = 0.0f};  // (x - 0) - 0 is x
   out.token = token;
   out.logprob = sum.log_probability(logits[token]);
   out.rank = rank_of(logits, token);

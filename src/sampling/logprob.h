@@ -1,5 +1,5 @@
-// Log-probabilities of tokens: *raw* ones of the model's logits, *processed* ones of what a sampler
-// left (numerics 6). One implementation for server and trainer.
+// Log-probabilities of tokens: *raw* ones of the model's logits, *processed* ones of the row that a
+// sampler left (numerics 6). One implementation for server and trainer.
 #pragma once
 
 #include <cstdint>
@@ -31,9 +31,11 @@ class LogprobReader {
  public:
   explicit LogprobReader(const Kernels& kernels) : kernels_(kernels) {}
 
-  // Log-probabilities of `token` and of the `top` most likely tokens of a row of logits. False when
-  // one of the logits is NaN. Expects flush-to-zero mode.
-  bool read(std::span<const float> logits, int32_t token, int32_t top, TokenLogprobs& out);
+  // Log-probabilities of `token` and of the `top` most likely tokens of a row, raw or processed;
+  // `as_logits`: the values that stand there instead. False when one of them is NaN. Expects
+  // flush-to-zero mode.
+  bool read(std::span<const float> row, int32_t token, int32_t top, TokenLogprobs& out,
+            bool as_logits = false);
 
  private:
   const Kernels& kernels_;

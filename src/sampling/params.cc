@@ -5,6 +5,7 @@
 #include <functional>
 
 #include "base/error.h"
+#include "base/json.h"
 
 namespace invar {
 
@@ -88,6 +89,28 @@ void check_something_may_come(const SamplingParams& p, int32_t vocab) {
 }
 
 }  // namespace
+
+namespace {
+
+constexpr const char* kLogprobsModes[] = {"raw_logprobs", "processed_logprobs", "raw_logits",
+                                          "processed_logits"};
+
+}  // namespace
+
+const char* name_of(LogprobsMode mode) {
+  return kLogprobsModes[static_cast<size_t>(mode)];
+}
+
+LogprobsMode logprobs_mode_of(std::string_view name) {
+  const auto found = std::ranges::find(kLogprobsModes, name,
+                                       [](const char* one) { return std::string_view(one); });
+  if (found == std::end(kLogprobsModes))
+    fail_usage(
+        "expected logprobs_mode as raw_logprobs, processed_logprobs, raw_logits or "
+        "processed_logits, found {}",
+        json::quoted(name));
+  return static_cast<LogprobsMode>(found - std::begin(kLogprobsModes));
+}
 
 int32_t length_that_fits(int32_t most, size_t prompt, int32_t context) {
   return static_cast<int32_t>(

@@ -3,12 +3,32 @@
 
 #include <cstdint>
 #include <optional>
+#include <string_view>
 #include <utility>
 #include <vector>
 
 #include "base/shared.h"
 
 namespace invar {
+
+// What is shown of a token's likelihood: of the model's logits, or of the row that the token is
+// sampled from (numerics 6); its log-probability, or the value in the row. Names are vLLM's.
+enum class LogprobsMode : uint8_t {
+  raw_logprobs,
+  processed_logprobs,
+  raw_logits,
+  processed_logits
+};
+
+constexpr bool is_processed(LogprobsMode mode) {
+  return mode == LogprobsMode::processed_logprobs || mode == LogprobsMode::processed_logits;
+}
+constexpr bool is_logits(LogprobsMode mode) {
+  return mode == LogprobsMode::raw_logits || mode == LogprobsMode::processed_logits;
+}
+const char* name_of(LogprobsMode mode);
+// Throws UsageError for another name.
+LogprobsMode logprobs_mode_of(std::string_view name);
 
 struct SamplingParams {
   int32_t n = 1;             // answers to one prompt; answer i samples with choice index i
@@ -29,6 +49,7 @@ struct SamplingParams {
   uint64_t seed = 0;
   std::optional<int32_t> logprobs;         // this many most likely tokens beside the chosen one
   std::optional<int32_t> prompt_logprobs;  // the same for each prompt token
+  LogprobsMode logprobs_mode = LogprobsMode::raw_logprobs;
 
   bool is_greedy() const { return temperature == 0.0; }
   bool has_penalties() const {

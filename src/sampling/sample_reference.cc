@@ -19,13 +19,14 @@ std::vector<int32_t> ranked(const Row& x) {
 }
 
 void forbid(Row& x, const SampleInput& in) {
-  if (!in.allowed.empty())
+  if (!in.allowed.empty() && in.looks_back())
     for (size_t i = 0; i < x.size(); ++i)
       if (!(in.allowed[i / 64] >> i % 64 & 1)) x[i] = kExcluded;
   const std::vector<int32_t>& only = in.params->allowed_token_ids;
   if (!only.empty())
     for (int32_t i = 0; i < std::ssize(x); ++i)
       if (std::find(only.begin(), only.end(), i) == only.end()) x[i] = kExcluded;
+  if (!in.looks_back()) return;
   for (const std::vector<int32_t>& word : in.params->bad_words)
     if (sampling::is_begun(word, in.answer)) x[word.back()] = kExcluded;
   if (in.generated < in.params->min_tokens)
@@ -34,7 +35,7 @@ void forbid(Row& x, const SampleInput& in) {
 
 void penalise(Row& x, const SampleInput& in) {
   const SamplingParams& p = *in.params;
-  if (!p.has_penalties()) return;
+  if (!p.has_penalties() || !in.looks_back()) return;
   for (const auto& [token, generated] : in.history->entries()) {
     x[token] = sampling::repetition_penalised(x[token], static_cast<float>(p.repetition_penalty));
     x[token] = sampling::count_penalised(x[token], generated, p);
@@ -102,7 +103,8 @@ Sampled sample_reference(const SampleInput& in, std::vector<float>* processed) {
   const NoiseKey key{.seed = p.seed,
                      .position = static_cast<uint32_t>(in.position),
                      .choice = static_cast<uint32_t>(in.choice)};
-  const Sampled sampled{.token = p.is_greedy() ? ranked(x)[0] : sample(x, key)};
+  Sampled sampled{.token = in.given};
+  if (in.looks_back()) sampled.token = p.is_greedy() ? ranked(x)[0] : sample(x, key);
   if (processed) *processed = std::move(x);
   return sampled;
 }

@@ -127,20 +127,27 @@ void draw_block(const LogitRow& row, int32_t block, const NoiseKey& key, Best& b
 
 Sampled Sampler::sample(const SampleInput& in) {
   const SamplingParams& p = *in.params;
-  if (!prepare(in)) return {.error = sampling::kNotANumber};
-  const Ranked largest = row_.largest();
-  if (largest.value == -kExcluded) return {.error = sampling::kNotANumber};
-  if (largest.value == kExcluded) return {.error = sampling::kNothingAllowed};
-  if (p.is_greedy()) return {.token = largest.token};
+  if (const char* error = process(in)) return {.error = error};
+  if (p.is_greedy()) return {.token = row_.largest().token};
+  return {.token = sample({.seed = p.seed,
+                           .position = static_cast<uint32_t>(in.position),
+                           .choice = static_cast<uint32_t>(in.choice)})};
+}
+
+const char* Sampler::process(const SampleInput& in) {
+  const SamplingParams& p = *in.params;
+  if (!prepare(in)) return sampling::kNotANumber;
+  const float largest = row_.largest().value;
+  if (largest == -kExcluded) return sampling::kNotANumber;
+  if (largest == kExcluded) return sampling::kNothingAllowed;
+  if (p.is_greedy()) return nullptr;
   if (p.min_p > 0.0) apply_min_p(static_cast<float>(p.min_p));
   if (p.top_k > 0) {
     const Ranked last = row_.kth(p.top_k);
     if (last.value != kExcluded) row_.cut_after(last);
   }
   if (p.top_p < 1.0) apply_top_p(p.top_p);
-  return {.token = sample({.seed = p.seed,
-                           .position = static_cast<uint32_t>(in.position),
-                           .choice = static_cast<uint32_t>(in.choice)})};
+  return nullptr;
 }
 
 // Everything up to the temperature. False when a logit is NaN.
@@ -165,17 +172,17 @@ void Sampler::edit(const SampleInput& in) {
   const SamplingParams& p = *in.params;
   const std::span<float> x = row_.values();
   CHECK(in.allowed.empty() || in.allowed.size() * 64 >= x.size(), "a mask of the whole vocabulary");
-  for (size_t word = 0; word < in.allowed.size(); ++word) {
+  for (size_t word = 0; in.looks_back() && word < in.allowed.size(); ++word) {
     if (in.allowed[word] == ~uint64_t{0}) continue;
     const size_t end = std::min(x.size(), word * 64 + 64);
     for (size_t i = word * 64; i < end; ++i)
       x[i] = in.allowed[word] >> i % 64 & 1 ? x[i] : kExcluded;
   }
   if (p.has_exclusions()) exclude(in);
-  if (in.generated < p.min_tokens)
+  if (in.looks_back() && in.generated < p.min_tokens)
     for (const int32_t token : p.stop_token_ids) x[token] = kExcluded;
   for (const auto& [token, bias] : p.logit_bias) x[token] = x[token] + static_cast<float>(bias);
-  if (!p.has_penalties()) return;
+  if (!p.has_penalties() || !in.looks_back()) return;
   CHECK(in.history != nullptr, "penalties need the tokens so far");
   const float repetition = static_cast<float>(p.repetition_penalty);
   for (const auto& [token, generated] : in.history->entries())
@@ -195,6 +202,7 @@ void Sampler::exclude(const SampleInput& in) {
     }
     std::fill(begin, x.end(), kExcluded);
   }
+  if (!in.looks_back()) return;
   for (const std::vector<int32_t>& word : p.bad_words)
     if (sampling::is_begun(word, in.answer)) x[word.back()] = kExcluded;
 }

@@ -28,11 +28,15 @@ struct SampleInput {
   const TokenHistory* history = nullptr;   // not null when params->has_penalties()
   std::span<const int32_t> answer;         // its tokens so far, for params->bad_words
   std::span<const uint64_t> allowed;       // bit i of word i / 64: token i may come; empty: all may
-  // What a DeviceSampler gives beside the token: the raw log-probabilities of the token and of this
-  // many most likely ones, and the hash of the position.
+  // What a DeviceSampler gives beside the token: log-probabilities of the token and of this many
+  // most likely ones, as params->logprobs_mode says, and the hash of the position.
   std::optional<int32_t> logprobs = {};
   bool wants_hash = false;
-  int32_t given = -1;  // the token is this one: only the others are wanted
+  // The token is this one, of a prompt: only the others are wanted. What looks at an answer so far
+  // (grammar, penalties, bad words, min_tokens) changes nothing.
+  int32_t given = -1;
+
+  bool looks_back() const { return given < 0; }
 };
 
 struct Sampled {
@@ -51,6 +55,8 @@ class Sampler {
   // Expects flush-to-zero mode.
   Sampled sample(const SampleInput& input);
 
+  // Makes the processed row alone. Returns why there is none, a sentence, or null.
+  const char* process(const SampleInput& input);
   // What sample_reference calls processed, of the last row; valid until the next.
   LogitRow& processed() { return row_; }
   // A sample of the processed row with this noise. REQUIRES: some token is not excluded.

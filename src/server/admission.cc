@@ -196,8 +196,8 @@ Admitted Admission::admit(const HttpRequest& http, const std::string& owner,
   entry.request = json::dump(openai::kept_body(body, request));
   entry.body = sha256(std::as_bytes(std::span(http.body)));
   check_model(request.model);
-  // A number that every client's JSON reader keeps.
-  if (!request.has_seed) request.base.params.seed = random_bits(53);
+  // Numbers that every client's JSON reader keeps, one for each prompt from this on.
+  if (!request.has_seed) request.base.params.seed = random_bits(52);
   check_params(request.base, facts.vocab);
   take_slots(*slots, request);
   hold_memory(*slots, request, facts);
@@ -372,6 +372,10 @@ std::vector<Request> Admission::make_requests(const JournalEntry& entry,
   const BackendFacts facts = backend_.facts();
   if (request.base.params.prompt_logprobs && !facts.prompt_logprobs)
     fail_usage("prompt log-probabilities were switched off when the server started");
+  if (request.base.routed_experts && facts.routed_columns == 0)
+    throw FieldError(
+        "return_routed_experts",
+        "expected a model with experts beside return_routed_experts, found one without");
   std::vector<Request> requests;
   // No salt of a client's is that of another key: an owner is of one length.
   Shared<std::string> salt = request.base.cache_salt;

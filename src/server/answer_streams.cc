@@ -176,6 +176,32 @@ void AnswerStream::cut_off(const ApiError& error) {
   begun_ ? exchange_->wake() : exchange_->reply(error_reply(error, admitted_.entry.endpoint));
 }
 
+void AnswerStream::abort() {
+  outcome_ = Outcome::aborted;
+  for (size_t i = 0; i < admitted_.requests.size(); ++i)
+    if (!is_over(i))
+      on_token(i, {.request = admitted_.requests[i].id, .finish = FinishReason::aborted});
+}
+
+void AnswerStream::restart(size_t index) {
+  if (writer_)
+    writer_->restart(index);
+  else
+    builders_[index]->answer.prompt_logprobs.clear();
+}
+
+// The other protocols have no words for it.
+void AnswerStream::change_weights(size_t index, const std::string& before, const std::string& now,
+                                  size_t first) {
+  const openai::Endpoint endpoint = admitted_.request.endpoint;
+  if (endpoint != openai::Endpoint::completions && endpoint != openai::Endpoint::chat)
+    return cut_off({503, "the weights changed within the answer", "aborted"});
+  if (writer_)
+    writer_->change_weights(index, before, now, first);
+  else
+    builders_[index]->answer.change_weights(before, now, first);
+}
+
 namespace {
 
 // A request that excludes all its answers fails again each time it is sent.
@@ -275,8 +301,13 @@ void AnswerStreams::end_all(const ApiError& error) {
   for (const auto& [index, streamed] : streamed_) all.insert(streamed.stream);
   for (const auto& stream : all) {
     if (stream->over_) continue;
-    stream->cut_off(error);
-    settle(*stream);
+    const openai::Endpoint endpoint = stream->admitted().request.endpoint;
+    if (endpoint == openai::Endpoint::completions || endpoint == openai::Endpoint::chat)
+      stream->abort();
+    else
+      stream->cut_off(error);
+    // Of a stream the client may take what there is later: nothing more is computed of it.
+    if (stream->known_) release(*stream);
   }
 }
 
@@ -317,7 +348,10 @@ void AnswerStreams::settle(AnswerStream& stream, size_t index) {
 }
 
 void AnswerStreams::settle(AnswerStream& stream) {
-  if (!stream.is_over() || !stream.known_) return;
+  if (stream.is_over() && stream.known_) release(stream);
+}
+
+void AnswerStreams::release(AnswerStream& stream) {
   for (size_t i = 0; i < stream.admitted().requests.size(); ++i) forget(stream, i);
   stream.known_ = false;
   stream.admitted_.slots = nullptr;
@@ -452,12 +486,45 @@ void AnswerStreams::deliver() {
 void AnswerStreams::take(const TokenOutput& output) {
   const auto found = streamed_.find(output.request);
   if (found == streamed_.end()) return fail_text(output);
-  const Streamed streamed = found->second;
-  if (streamed.stream->is_unsettled_) return streamed.stream->held_.push_back(output);
+  Streamed& streamed = found->second;
+  const std::shared_ptr<AnswerStream> stream = streamed.stream;
+  const size_t index = streamed.index;
+  if (stream->is_unsettled_) return stream->held_.push_back(output);
+  streamed.tokens.push_back(output.token);
+  streamed.logits_hash = output.logits_hash;
   if (output.finish != FinishReason::none) streamed_.erase(found);
-  measure(*streamed.stream, output);
-  streamed.stream->on_token(streamed.index, output);
-  settle(*streamed.stream, streamed.index);
+  measure(*stream, output);
+  stream->on_token(index, output);
+  settle(*stream, index);
+}
+
+void AnswerStreams::freeze(const std::string& version) {
+  is_frozen_ = true;
+  frozen_version_ = version;
+  for (const auto& [id, streamed] : streamed_) backend_.cancel(id);
+}
+
+// Under new ids: what the backend may still say of the old ones is of the weights before.
+std::vector<Request> AnswerStreams::thaw(const std::string& version) {
+  is_frozen_ = false;
+  std::vector<Request> all;
+  for (auto& [id, streamed] : std::exchange(streamed_, {})) {
+    AnswerStream& stream = *streamed.stream;
+    if (stream.is_over(streamed.index)) continue;
+    const size_t begun = streamed.tokens.size();
+    if (begun == 0) stream.restart(streamed.index);
+    if (version != frozen_version_)
+      stream.change_weights(streamed.index, frozen_version_, version, begun);
+    if (stream.over_) continue;
+    std::vector<Request> one{stream.admitted_.requests[streamed.index]};
+    number(one);
+    one[0].begun = streamed.tokens;
+    one[0].begun_hash = streamed.logits_hash;
+    stream.admitted_.requests[streamed.index].id = one[0].id;
+    streamed_.emplace(one[0].id, std::move(streamed));
+    all.push_back(std::move(one[0]));
+  }
+  return all;
 }
 
 }  // namespace invar::server

@@ -57,6 +57,13 @@ class AnswerStream : public BodySource, public std::enable_shared_from_this<Answ
   void finish();
   // Ends it before its time with an error.
   void cut_off(const ApiError& error);
+  // Or with what there is of it.
+  void abort();
+  // What was said of a prompt whose answer has not begun is said again.
+  void restart(size_t index);
+  // Its answer to request `index` goes on with other weights from token number `first` on.
+  void change_weights(size_t index, const std::string& before, const std::string& now,
+                      size_t first);
 
   Admitted admitted_;
   std::shared_ptr<Exchange> exchange_;
@@ -112,7 +119,8 @@ class AnswerStreams final : public BackendSink {
   void withdraw(const AnswerStream& stream);
   // As cancel, and tells the client that its time is up.
   void expire(AnswerStream& stream);
-  // The same of all, with this error.
+  // Ends all that there are: completions and chats with what there is of them, finish_reason abort,
+  // others with this error.
   void end_all(const ApiError& error);
   // Forgets a request that is over, and the answer when it is.
   void settle(AnswerStream& stream, size_t index);
@@ -121,6 +129,14 @@ class AnswerStreams final : public BackendSink {
   // of the prefix cache.
   void settle_usage(std::shared_ptr<AnswerStream> stream);
   size_t size() const { return live_; }
+  // Takes all answers back from the backend, where they have been computed by the weights of this
+  // version; they stay as they are. While nothing is on its way to the backend.
+  void freeze(const std::string& version);
+  bool is_frozen() const { return is_frozen_; }
+  // What is to be submitted so that they go on, by these weights.
+  std::vector<Request> thaw(const std::string& version);
+  // Those that the backend computes.
+  size_t computed() const { return is_frozen_ ? texts_.size() : live_; }
 
   void on_token(const TokenOutput& output) override;
   void on_prompt(const PromptOutput& output) override;
@@ -135,12 +151,16 @@ class AnswerStreams final : public BackendSink {
     std::shared_ptr<AnswerStream> stream;
     size_t index;
     bool begun = false;
+    std::vector<int32_t> tokens = {};  // so far, and their hash
+    Digest logits_hash = {};
   };
   struct Text {
     std::shared_ptr<Embedding> embedding;
     size_t index;
   };
   void forget(const AnswerStream& stream, size_t index);
+  // Once: forgets what is left of it, and gives back what it holds.
+  void release(AnswerStream& stream);
   void deliver();
   void deliver_vectors(std::vector<PooledOutput> vectors);
   void fail_text(const TokenOutput& output);
@@ -157,6 +177,8 @@ class AnswerStreams final : public BackendSink {
   std::unordered_map<int64_t, Streamed> streamed_;
   std::unordered_map<int64_t, Text> texts_;
   size_t live_ = 0;
+  bool is_frozen_ = false;
+  std::string frozen_version_;
 
   std::mutex mutex_;  // guards what follows
   std::vector<RequestBegun> begun_;

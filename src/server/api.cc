@@ -63,7 +63,7 @@ void Server::run() {
 
 void Server::stop() {
   lab_lease_ = nullptr;
-  is_paused_ = false;
+  is_paused_ = keeps_answers_ = false;
   is_ending_ = true;
   asleep_ ? wake_to_end() : release_held();
   http_.stop();
@@ -390,7 +390,7 @@ void Server::submit(std::shared_ptr<Exchange> exchange, std::shared_ptr<Admitted
     // A form may take long to compile; anything else is not worth another thread's waking.
     if (first_of(stream->admitted().requests).structured_output.empty())
       return begin(stream, submit_requests(*stream));
-    grammars_.post([this, stream] {
+    grammars_.post([this, stream, lease] {
       http_.post([this, stream, error = submit_requests(*stream)] { begin(stream, error); });
     });
   });

@@ -152,8 +152,9 @@ class Server {
   // An answer in the form of an RL stack.
   void generate(std::shared_ptr<Exchange> exchange, AskedOf asked_of, AnswerOf answer_of);
   bool is_held() const { return is_paused_ || asleep_; }
-  // Begins what waited, where nothing holds it any longer.
+  // Begins what waited, and goes on with what was kept, where nothing holds it any longer.
   void release_held();
+  void thaw();
   // Throws ApiError where the engine sleeps, or the weights' memory is given back.
   void expect_awake() const;
   void expect_weights() const;
@@ -232,7 +233,7 @@ class Server {
   // Of RL stacks: nothing is begun, who waits until nothing is computed, what the weights are
   // called, their digest when a checker was told to remember it, the checkpoint of an update that
   // has begun.
-  bool is_paused_ = false;
+  bool is_paused_ = false, keeps_answers_ = false;
   std::optional<Sleep> asleep_;  // and what the engine has given back
   bool is_ending_ = false;
   std::vector<std::pair<std::shared_ptr<Exchange>, std::string>> until_rest_;

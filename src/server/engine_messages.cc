@@ -138,6 +138,8 @@ std::string to_bytes(const Request& request) {
   put_flag(out, request.pooled);
   put_flag(out, request.routed_experts);
   out.put_vector(request.prediction.get());
+  out.put_vector(request.begun.get());
+  out.put(request.begun_hash);
   return out.take();
 }
 
@@ -156,6 +158,8 @@ Request request_from(std::string_view bytes) {
   request.pooled = get_flag(in);
   request.routed_experts = get_flag(in);
   request.prediction = in.get_vector<int32_t>();
+  request.begun = in.get_vector<int32_t>();
+  request.begun_hash = in.get<Digest>();
   in.expect_end();
   return request;
 }

@@ -71,7 +71,8 @@ void Server::take_version(std::shared_ptr<Exchange> exchange, const std::string&
   });
 }
 
-// {"model_path": DIRECTORY, "load_format", "weight_version"}: slime's full updates.
+// {"model_path": DIRECTORY, "load_format", "weight_version", "abort_all_requests"}: slime's full
+// updates. With the last one nothing is waited for that runs.
 void Server::update_from_disk(std::shared_ptr<Exchange> exchange) {
   const json::Value body = json_body(exchange->request);
   const auto directory = text_of(body, {"model_path"});
@@ -82,7 +83,16 @@ void Server::update_from_disk(std::shared_ptr<Exchange> exchange) {
                    "expected whole checkpoints (--update-weight-mode full), found the load "
                    "format delta",
                    "", "load_format"};
-  take_version(std::move(exchange), *directory, version_of(body, *directory), []() -> json::Value {
+  const std::string version = version_of(body, *directory);
+  const json::Value* aborts = body.find("abort_all_requests");
+  if (aborts && !aborts->is_null() && !aborts->is_bool())
+    throw ApiError{
+        400,
+        fmt::format("expected abort_all_requests as true or false, found {}", aborts->type_name()),
+        "", "abort_all_requests"};
+  if (aborts && *aborts == json::Value(true))
+    streams_.end_all({503, "the answer was ended by an update of the weights", "aborted"});
+  take_version(std::move(exchange), *directory, version, []() -> json::Value {
     return json::Object{
         {"success", true}, {"message", "the weights are served"}, {"num_paused_requests", 0}};
   });

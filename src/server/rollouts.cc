@@ -3,6 +3,7 @@
 #include "api.h"
 #include "base/error.h"
 #include "errors.h"
+#include "query.h"
 #include "translated.h"
 
 namespace invar::server {
@@ -84,22 +85,22 @@ void Server::hold_answers(std::shared_ptr<Exchange> exchange, json::Value reply)
   swap_when_free();
 }
 
-// mode, in the body or the query: "wait" (also "in_place", "keep", "retract": an answer has one
-// version of the weights, so what has begun ends by its own) or "abort".
+// mode, in the body or the query: "abort" ends what has begun, "wait" waits for its end, "keep"
+// (also "in_place", "retract") keeps it as it is: it goes on when the pause is over, by the weights
+// that there are then.
 void Server::pause(std::shared_ptr<Exchange> exchange) {
-  std::string mode = exchange->request.query.find("mode=wait") != std::string::npos   ? "wait"
-                     : exchange->request.query.find("mode=keep") != std::string::npos ? "keep"
-                                                                                      : "abort";
+  std::string mode(query_parameter(exchange->request.query, "mode").value_or("abort"));
   if (!exchange->request.body.empty()) {
     const json::Value body = json_body(exchange->request);
     if (const json::Value* found = body.find("mode"); found && !found->is_null())
       mode = text_member(*found, "mode");
   }
-  if (mode != "wait" && mode != "keep" && mode != "abort" && mode != "in_place" &&
-      mode != "retract")
+  if (mode == "in_place" || mode == "retract") mode = "keep";
+  if (mode != "wait" && mode != "keep" && mode != "abort")
     throw ApiError{
         400, fmt::format("expected the mode abort, wait or keep, found {}", json::quoted(mode))};
   is_paused_ = true;
+  keeps_answers_ = mode == "keep";
   if (mode == "abort") streams_.end_all({503, "the answer was ended by a pause", "aborted"});
   hold_answers(std::move(exchange), json::Object{{"status", "paused"}, {"message", "paused"}});
 }
@@ -111,13 +112,27 @@ void Server::is_paused(std::shared_ptr<Exchange> exchange) {
 
 void Server::go_on_generating(std::shared_ptr<Exchange> exchange) {
   exchange->reply({.body = json::dump(json::Object{{"status", "resumed"}, {"message", "ok"}})});
-  is_paused_ = false;
+  is_paused_ = keeps_answers_ = false;
   release_held();
 }
 
 void Server::release_held() {
   if (is_held()) return;
   for (auto& task : std::exchange(behind_swap_, {})) with_weights(std::move(task));
+  thaw();
+}
+
+void Server::thaw() {
+  if (is_held() || swap_ || !streams_.is_frozen()) return;
+  with_weights([this](const WeightsLease& lease) {
+    for (const Request& request : streams_.thaw(weight_version_))
+      grammars_.post([this, request, lease] {
+        try {
+          backend_.submit(request);
+        } catch (const EngineFailed&) {  // of which all answers hear
+        }
+      });
+  });
 }
 
 void Server::abort_requests(std::shared_ptr<Exchange> exchange) {

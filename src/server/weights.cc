@@ -61,10 +61,11 @@ void Server::change_at_rest(std::shared_ptr<Exchange> exchange,
 }
 
 void Server::swap_when_free() {
-  if (leases_ == 0 && streams_.size() == 0)
+  if (keeps_answers_ && leases_ == 0 && !streams_.is_frozen()) streams_.freeze(weight_version_);
+  if (leases_ == 0 && streams_.computed() == 0)
     for (const auto& [exchange, reply] : std::exchange(until_rest_, {}))
       if (!exchange->is_answered()) exchange->reply({.body = reply});
-  if (!swap_ || swap_->has_begun || leases_ > 0 || streams_.size() > 0) return;
+  if (!swap_ || swap_->has_begun || leases_ > 0 || streams_.computed() > 0) return;
   swap_->has_begun = true;
   worker_.post([this, change = swap_->change] {
     HttpReply reply;
@@ -83,6 +84,7 @@ void Server::end_swap(const HttpReply& reply) {
   swap_->exchange->reply(reply);
   swap_.reset();
   for (auto& task : std::exchange(behind_swap_, {})) with_weights(std::move(task));
+  thaw();
 }
 
 }  // namespace invar::server

@@ -80,7 +80,12 @@ ServedAnswer read_served_answer(const json::Value& value) {
 
 std::string fault_between(std::span<const Receipt> receipts) {
   const Receipt& first = receipts.front();
-  for (const Receipt& one : receipts) {
+  // Where seeds were drawn each prompt has its own.
+  const bool are_drawn = receipts.back().params.seed != first.params.seed;
+  for (size_t i = 0; i < receipts.size(); ++i) {
+    const Receipt& one = receipts[i];
+    SamplingParams params = first.params;
+    if (are_drawn) params.seed += i / static_cast<size_t>(std::max(1, params.n));
     const auto same = [&](const char* what, const auto& a, const auto& b) {
       return a == b ? std::string()
                     : fmt::format("the receipts differ in {}, and one answer has one", what);
@@ -90,7 +95,7 @@ std::string fault_between(std::span<const Receipt> receipts) {
           same("the model's name", one.name, first.name),
           same("the context", one.context, first.context),
           same("the model", one.model, first.model),
-          same("the sampling parameters", one.params, first.params),
+          same("the sampling parameters", one.params, params),
           same("the stop strings", one.stop, first.stop),
           same("the form", one.grammar, first.grammar),
           same("the key", one.public_key, first.public_key)})
@@ -213,6 +218,8 @@ int32_t most_likeliest(const json::Array& entries, const std::vector<int32_t>& p
 void ask_for_shown(const ServedAnswer& served, SamplingParams& params) {
   if (served.body.is_null()) return;
   const json::Value& choice = choices_of(served.body).front();
+  const json::Value* mode = choice.find("logprobs_mode");
+  if (mode && mode->is_string()) params.logprobs_mode = logprobs_mode_of(mode->as_string());
   const json::Value* shown = choice.find("logprobs");
   if (shown && shown->is_object())
     params.logprobs = most_tokens(shown->find(shown->find("content") ? "content" : "top_logprobs"));
@@ -255,6 +262,7 @@ openai::Request plain_request(const ServedAnswer& served, Endpoint endpoint,
       request.stop_token_ids.edit().push_back(token);
   request.token_ids = choice.find("token_ids") != nullptr;
   request.logits_hash = choice.find("logits_hash") != nullptr;
+  request.has_seed = choice.find("seed") == nullptr;  // else one was drawn for each prompt
   return request;
 }
 

@@ -32,6 +32,7 @@ Session::Impl::Impl(const SessionOptions& asked)
       constraints(tokenizer),
       running(std::make_unique<Running>(options, nullptr, tokenizer)) {
   const Model& model = running->model();
+  logprobs_mode = logprobs_mode_of(asked.logprobs_mode);
   identity = model.identity();
   is_normalized = model.config().pooling.is_normalized;
   vocabulary = static_cast<int>(model.spec().vocab);
@@ -60,6 +61,7 @@ Request Session::Impl::request(Running& at, std::vector<int32_t> prompt,
                                const GenerateOptions& asked) {
   Request request = request_of(asked, tokenizer);
   request.prompt = std::move(prompt);
+  if (asked.logprobs_mode.empty()) request.params.logprobs_mode = logprobs_mode;
   if (asked.max_tokens <= 0)
     request.params.max_tokens = length_that_fits(context, request.prompt.size(), context);
   add_end_tokens(request.params, at.model());

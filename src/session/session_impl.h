@@ -77,6 +77,7 @@ struct Session::Impl {
   UpdatedTensors updated;                          // all so far but for what follows; between steps
   std::set<std::string, std::less<>> only_on_gpu;  // matrices that came from there: no copy is here
   std::string identity;                            // of the model, asleep or not
+  LogprobsMode logprobs_mode;                      // of requests that do not say it
   bool is_normalized = false;                      // vectors of texts
   int vocabulary = 0, hidden = 0, layers = 0, context = 0;
 };

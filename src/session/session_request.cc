@@ -89,6 +89,7 @@ Request request_of(const GenerateOptions& o, const Tokenizer& tokenizer) {
     openai::add_bad_word(word, tokenizer, p.bad_words.edit());
   if (o.logprobs) p.logprobs = o.top_logprobs;
   if (o.prompt_logprobs) p.prompt_logprobs = o.top_logprobs;
+  if (!o.logprobs_mode.empty()) p.logprobs_mode = logprobs_mode_of(o.logprobs_mode);
   return request;
 }
 

@@ -108,6 +108,7 @@ class Replay {
                     .hash_logits = false};  // hashed here, by all threads
     request.params.logprobs = options.logprobs;
     request.params.prompt_logprobs = options.prompt_logprobs;
+    request.params.logprobs_mode = options.logprobs_mode;
     if (receipt.grammar.empty()) return request;
     request.structured_output = receipt.grammar;
     ConstraintCompiler(tokenizer).hold(request);

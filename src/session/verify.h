@@ -23,6 +23,7 @@ struct Verdict {
 struct VerifyOptions {
   int64_t prefix = 0;  // 0: the whole answer, else its first so many tokens
   std::optional<int32_t> logprobs, prompt_logprobs;  // that Verdict::answer is to have
+  LogprobsMode logprobs_mode = LogprobsMode::raw_logprobs;
 };
 
 // What receipts say of the texts that stand beside the weights, tokenizer and template: of a server

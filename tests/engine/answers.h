@@ -72,6 +72,7 @@ inline std::vector<Request> all_kinds() {
     r.params.top_k = 40;
     r.params.min_p = 0.01;
     r.params.logprobs = 3;
+    r.params.logprobs_mode = LogprobsMode::processed_logprobs;
   }
   {
     Request& r = add();
@@ -84,6 +85,7 @@ inline std::vector<Request> all_kinds() {
     r.params.temperature = 0;
     r.params.frequency_penalty = 0.7;
     r.params.prompt_logprobs = 2;
+    r.params.logprobs_mode = LogprobsMode::processed_logits;
   }
   add().constraint = letters("(a|b)*");
   {

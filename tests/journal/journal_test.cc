@@ -94,6 +94,7 @@ TEST_F(JournalTest, GivesBackEveryFieldOfALine) {
   entry.params.min_p = 5e-324;
   entry.params.ignore_eos = true;
   entry.params.prompt_logprobs = 0;
+  entry.params.logprobs_mode = LogprobsMode::raw_logits;
   entry.params.allowed_token_ids = {0, 7, 31999};
   entry.params.bad_words = {{5}, {6, 7, 8}};
   {
@@ -302,21 +303,26 @@ TEST_F(JournalTest, TheOldestThatHaveEndedMakeRoom) {
   EXPECT_EQ(journal.check_integrity(), "");
 }
 
-TEST(WireTest, ReadsWhatTheLastVersionWrote) {
+TEST(WireTest, ReadsWhatEarlierVersionsWrote) {
   ByteWriter out;
   put_params(out, entry_of(1).params);
   std::string bytes = out.take();
-  bytes.resize(bytes.size() - 2 * sizeof(uint64_t));  // the counts of two lists
-  bytes[0] = 1;
-  ByteReader in(bytes, "parameters");
-  EXPECT_EQ(get_params(in), entry_of(1).params);
-  in.expect_end();
+  const auto expect_read = [&](char version, size_t less) {
+    bytes.resize(bytes.size() - less);
+    bytes[0] = version;
+    ByteReader in(bytes, "parameters");
+    EXPECT_EQ(get_params(in), entry_of(1).params);
+    in.expect_end();
+  };
+  expect_read(2, sizeof(uint8_t));       // the mode of log-probabilities
+  expect_read(1, 2 * sizeof(uint64_t));  // the counts of two lists
 }
 
 TEST(WireTest, RefusesBytesThatAreCutOrChanged) {
   SamplingParams params = entry_of(1).params;
   params.allowed_token_ids = {3, 4};
   params.bad_words = {{5}, {6, 7, 8}};
+  params.logprobs_mode = LogprobsMode::processed_logits;
   ByteWriter out;
   put_params(out, params);
   const std::string bytes = out.take();

@@ -78,6 +78,7 @@ inline Case case_of(uint32_t which, int64_t vocab, std::mt19937& random) {
   }
   if (random() % 2) c.logprobs = static_cast<int32_t>(random() % std::min<int64_t>(vocab, 30));
   if (random() % 8 == 0) c.given = token();
+  c.params.logprobs_mode = static_cast<LogprobsMode>(random() % 4);
   c.params = checked(std::move(c.params), static_cast<int32_t>(vocab));
   return c;
 }
@@ -104,8 +105,12 @@ inline void expect_host_result(const SampleInput& input, const DeviceSampled& fo
   PositionHasher hash;
   TokenLogprobs logprobs;
   const bool has_nan = std::ranges::any_of(input.logits, [](float x) { return x != x; });
+  const LogprobsMode mode = input.params->logprobs_mode;
   Sampled expected{.token = input.given};
   if (input.given < 0) expected = sampler.sample(input);
+  if (input.given >= 0 && input.logprobs && is_processed(mode))
+    expected.error = sampler.process(input);
+  if (expected.error) expected.token = -1;
   if (has_nan) expected = {.error = sampling::kNotANumber};
   EXPECT_EQ(found.token, expected.token) << what;
   EXPECT_STREQ(found.error, expected.error) << what;
@@ -113,7 +118,9 @@ inline void expect_host_result(const SampleInput& input, const DeviceSampled& fo
     EXPECT_EQ(found.digest, hash(input.logits)) << what;
   }
   if (expected.error || !input.logprobs) return;
-  reader.read(input.logits, expected.token, *input.logprobs, logprobs);
+  const std::span<const float> row =
+      is_processed(mode) ? std::as_const(sampler.processed()).values() : input.logits;
+  reader.read(row, expected.token, *input.logprobs, logprobs, is_logits(mode));
   // What a NaN holds is no bit of the answer (numerics 0).
   const auto bits = [](float x) { return x != x ? 0x7fc00000 : std::bit_cast<uint32_t>(x); };
   EXPECT_EQ(found.logprobs.rank, logprobs.rank) << what;

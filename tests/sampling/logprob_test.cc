@@ -8,6 +8,7 @@
 
 #include "base/thread_pool.h"
 #include "kernels/reference/reference.h"
+#include "sampling/sampler.h"
 
 namespace invar {
 namespace {
@@ -45,6 +46,80 @@ TEST(Logprob, AreThoseOfTheOrderAndRanked) {
   bad[70] = std::numeric_limits<float>::quiet_NaN();
   TokenLogprobs got;
   EXPECT_FALSE(reader.read(bad, 3, 2, got));
+}
+
+// What numerics 6 says of them: section 3 of the row after step 5. The model's own ones are others.
+TEST(Logprob, ProcessedOnesAreOfTheRowThatIsSampledFrom) {
+  ScopedFlushToZero flush;
+  const Kernels kernels = reference::table(Order::portable);
+  LogprobReader reader(kernels);
+  Sampler sampler;
+  std::mt19937 random(2);
+  std::normal_distribution<float> normal(0, 3);
+  int rows = 0, different = 0;
+  for (const double temperature : {0.0, 0.5, 0.7, 0.9, 1.0, 1.2})
+    for (int filters = 0; filters < 8; ++filters)
+      for (int round = 0; round < 10; ++round) {
+        std::vector<float> logits(300);
+        for (float& x : logits) x = normal(random);
+        SamplingParams p{.temperature = temperature, .seed = random()};
+        if (filters & 1) p.top_p = 0.9;
+        if (filters & 2) p.top_k = 20;
+        if (filters & 4) p.min_p = 0.05;
+        p = checked(std::move(p), 300);
+        const SampleInput input{.logits = logits, .params = &p, .position = round};
+        std::vector<float> processed;
+        const int32_t token = sample_reference(input, &processed).token;
+        ASSERT_EQ(sampler.sample(input).token, token);
+        TokenLogprobs got, own, values;
+        const std::span<const float> row = std::as_const(sampler.processed()).values();
+        ASSERT_TRUE(reader.read(row, token, 2, got));
+        ASSERT_TRUE(reader.read(row, token, 2, values, true));
+        ASSERT_TRUE(reader.read(logits, token, 2, own));
+        const orders::LogSumExp sum = orders::log_sum_exp(processed);
+        EXPECT_EQ(got.logprob, sum.log_probability(processed[token]));
+        EXPECT_EQ(got.top[0].logprob, sum.log_probability(processed[got.top[0].token]));
+        EXPECT_EQ(values.logprob, processed[token]);
+        EXPECT_EQ(values.rank, got.rank);
+        double all = 0;
+        for (const float x : processed) all += std::exp(double{sum.log_probability(x)});
+        EXPECT_NEAR(all, 1, 1e-5);
+        ++rows;
+        different += got.logprob != own.logprob;
+        // Of a row as it is they are the model's own.
+        if (temperature == 0 || (temperature == 1 && filters == 0)) {
+          EXPECT_EQ(got, own);
+        }
+      }
+  EXPECT_GT(different, rows * 2 / 3);
+}
+
+// Of a prompt's token: what looks back at an answer changes nothing.
+TEST(Logprob, OfAPromptLookBackAtNoAnswer) {
+  ScopedFlushToZero flush;
+  Sampler sampler;
+  std::vector<float> logits(100);
+  for (size_t i = 0; i < logits.size(); ++i) logits[i] = static_cast<float>(i % 13);
+  SamplingParams plain{.temperature = 0.7, .top_k = 9, .logit_bias = {{3, 2.0}}};
+  SamplingParams looking = plain;
+  looking.repetition_penalty = 1.5;
+  looking.presence_penalty = 1;
+  looking.min_tokens = 3;
+  looking.stop_token_ids = {12};
+  looking.bad_words = {{25}};
+  TokenHistory history(std::vector<int32_t>{12, 25, 38});
+  const auto row_of = [&](SamplingParams p, int32_t given) {
+    p = checked(std::move(p), 100);
+    const SampleInput input{.logits = logits, .params = &p, .history = &history, .given = given};
+    std::vector<float> reference;
+    sample_reference(input, &reference);
+    EXPECT_EQ(sampler.process(input), nullptr);
+    const std::span<const float> row = std::as_const(sampler.processed()).values();
+    EXPECT_TRUE(std::ranges::equal(row, reference));
+    return reference;
+  };
+  EXPECT_EQ(row_of(looking, 5), row_of(plain, 5));
+  EXPECT_NE(row_of(looking, -1), row_of(plain, -1));
 }
 
 }  // namespace

@@ -64,6 +64,7 @@ TEST(EngineMessages, ARequestArrivesAsItIs) {
   sent.params.seed = UINT64_MAX;
   sent.params.logit_bias = {{5, -1.5}};
   sent.params.bad_words = {{6}, {7, 8}};
+  sent.params.logprobs_mode = LogprobsMode::processed_logprobs;
   sent.cache_salt = std::string("salt");
   sent.priority = -9;
   sent.hash_logits = false;

@@ -127,10 +127,11 @@ class ReceiptsTest(unittest.TestCase):
 
     def test_both_verifiers_confirm_what_servers_show(self):
         chat = dict(messages=[{"role": "user", "content": "Hello."}], max_tokens=12, seed=8)
-        shown = [dict(BODY, n=2), dict(BODY, max_tokens=64), dict(BODY, max_tokens=128), dict(BODY, echo=True, logprobs=3), dict(BODY, prompt=["One.", "Two."], n=2, max_tokens=5),
+        shown = [dict(BODY, n=2), dict(BODY, max_tokens=64), dict(BODY, max_tokens=128), dict(BODY, echo=True, logprobs=3),
+                 dict(BODY, temperature=0.6, top_p=0.9, logprobs=3, prompt_logprobs=1, logprobs_mode="processed_logprobs"), dict(BODY, prompt=["One.", "Two."], n=2, max_tokens=5),
                  dict(BODY, top_p=0.8999999761581421, top_k=-1, logit_bias={"5": 0.1}, bad_words=["a"], seed=2**64 - 1),
                  dict(BODY, temperature=0, stop_token_ids=[7], return_token_ids=True, prompt_logprobs=2, logits_hash=True),
-                 dict(prompt="No length is named.", receipt=True), dict(BODY, prompt=[5, 6, 7], stop=["e", "th"]),
+                 dict(prompt=["One.", "One."], n=2, max_tokens=5), dict(prompt="No length is named.", receipt=True), dict(BODY, prompt=[5, 6, 7], stop=["e", "th"]),
                  dict(BODY, prompt="Word:", guided_regex="[a-c]{3,9}", truncate_prompt_tokens=2, ignore_eos=False)]
         for request in shown:
             with self.subTest(request=request):

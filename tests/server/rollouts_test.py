@@ -9,7 +9,7 @@ import tempfile
 import time
 import unittest
 
-from served import Served, fast_and
+from served import Served, events, fast_and
 
 INVAR = None
 KEY = {"Authorization": "Bearer k"}
@@ -53,9 +53,10 @@ class Rollouts(unittest.TestCase):
                                       "sampling_params": {"max_new_tokens": tokens, "temperature": 0.8, "ignore_eos": True,
                                                           "sampling_seed": 3, **body.get("sampling_params", {})}})
 
-    def plain(self):
+    def plain(self, mode="processed_logprobs"):
         return self.ask("/v1/completions", {"prompt": IDS, "max_tokens": 12, "temperature": 0.8, "ignore_eos": True, "seed": 3,
-                                            "logprobs": 0, "return_token_ids": True, "logits_hash": True})["choices"][0]
+                                            "logprobs": 0, "logprobs_mode": mode, "return_token_ids": True,
+                                            "logits_hash": True})["choices"][0]
 
     def test_slimes_generate_is_a_completion(self):
         ours, theirs = self.generate(), self.plain()
@@ -64,6 +65,10 @@ class Rollouts(unittest.TestCase):
         meta = ours["meta_info"]
         self.assertEqual(meta["output_token_logprobs"],
                          [[lp, token, None] for lp, token in zip(theirs["logprobs"]["token_logprobs"], theirs["token_ids"])])
+        own = self.plain("raw_logprobs")["logprobs"]["token_logprobs"]
+        self.assertNotEqual([pair[0] for pair in meta["output_token_logprobs"]], own, "SGLang's are by the temperature")
+        raw = self.generate(logprobs_mode="raw_logprobs")["meta_info"]
+        self.assertEqual([pair[0] for pair in raw["output_token_logprobs"]], own)
         self.assertEqual(meta["finish_reason"], {"type": "length", "length": 12})
         self.assertEqual([meta["prompt_tokens"], meta["completion_tokens"], meta["weight_version"]], [5, 12, "default"])
         self.assertEqual(meta["logits_hash"], theirs["logits_hash"])
@@ -177,7 +182,8 @@ class Rollouts(unittest.TestCase):
         self.assertEqual([len(ids) for ids in answer["completion_ids"]], [6] * 4)
         self.assertEqual([[t[0] for t in ids] for ids in answer["logprob_token_ids"]], answer["completion_ids"])
         expected = self.ask("/v1/completions", {"prompt": ["hello", "a cat"], "n": 2, "temperature": 0.8, "max_tokens": 6, "seed": 3,
-                                                "ignore_eos": True, "logprobs": 0, "return_token_ids": True})["choices"]
+                                                "ignore_eos": True, "logprobs": 0, "return_token_ids": True,
+                                                "logprobs_mode": "processed_logprobs"})["choices"]
         self.assertEqual(answer["completion_ids"], [choice["token_ids"] for choice in expected])
         self.assertEqual([[lp[0] for lp in lps] for lps in answer["logprobs"]],
                          [choice["logprobs"]["token_logprobs"] for choice in expected])
@@ -201,15 +207,127 @@ class Rollouts(unittest.TestCase):
             self.assertEqual(meta["logits_hash"], hashes[meta["weight_version"]])
         self.ask("/generate", {"input_ids": IDS, "weight_version": {"exact_version": 3}}, 503)
 
-    def test_an_abort_ends_what_is_computed(self):
-        with concurrent.futures.ThreadPoolExecutor(1) as pool:
-            running = pool.submit(self.served.ask, "POST", "/generate",
-                                  {"input_ids": IDS, "sampling_params": {"max_new_tokens": 4000, "ignore_eos": True}}, KEY)
-            self.wait_for_a_request()
+    def wait_for_tokens(self, running):
+        """Until all of these requests are computed, and some tokens of each are there."""
+        tokens = lambda: self.served.metric("vllm:generation_tokens_total")
+        self.served.wait_until(lambda: self.served.ask("GET", "/load")[2]["server_load"] == len(running))
+        begin = tokens()
+        self.served.wait_until(lambda: tokens() > begin + 30 * len(running))
+
+    def long_answers(self, pool):
+        """Requests of 2500 tokens, one by each door, that have begun, and the same answer whole."""
+        body = {"max_tokens": 2500, "seed": 3, "ignore_eos": True, "return_token_ids": True}
+        whole = self.ask("/v1/completions", {"prompt": IDS, **body})["choices"][0]["token_ids"]
+        running = [pool.submit(self.generate, 2500, sampling_params={"temperature": 1.0}),
+                   pool.submit(self.ask, "/v1/completions", {"prompt": IDS, "n": 2, **body}),
+                   pool.submit(self.ask, "/v1/chat/completions", {"messages": [{"role": "user", "content": "hi"}], **body}),
+                   pool.submit(self.served.stream, "/v1/completions", KEY, prompt=IDS, **body),
+                   pool.submit(self.served.ask, "POST", "/v1/messages", {"max_tokens": 2500, "ignore_eos": True, "messages":
+                                                                         [{"role": "user", "content": "hi"}]}, KEY)]
+        self.wait_for_tokens(running)
+        return running, whole
+
+    def expect_partial(self, running, whole):
+        """What was computed, as it is in the whole answer, and marked."""
+        meta, completion, chat, stream, message = (one.result() for one in running)
+        self.assertEqual(meta["meta_info"]["finish_reason"]["type"], "abort")
+        self.assertEqual([c["finish_reason"] for c in completion["choices"] + chat["choices"]], ["abort"] * 3)
+        parts = [e["choices"][0] for e in events(stream)]
+        self.assertEqual([parts[-1]["finish_reason"], parts[0]["finish_reason"]], ["abort", None])
+        for ids in (meta["output_ids"], completion["choices"][0]["token_ids"], sum((p["token_ids"] for p in parts), [])):
+            self.assertTrue(0 < len(ids) < 2500, len(ids))
+            self.assertEqual(ids, whole[:len(ids)])
+        self.assertEqual(len(meta["meta_info"]["output_token_logprobs"]), len(meta["output_ids"]))
+        self.assertEqual(completion["usage"]["completion_tokens"], sum(len(c["token_ids"]) for c in completion["choices"]))
+        self.assertEqual(message[0], 503, "this protocol has no mark of it")
+
+    def test_an_abort_keeps_what_was_computed(self):
+        with concurrent.futures.ThreadPoolExecutor(5) as pool:
+            running, whole = self.long_answers(pool)
             self.ask("/pause?mode=abort")
-            self.assertEqual((running.result()[0], running.result()[2]["error"]["code"]), (503, "aborted"))
+            self.expect_partial(running, whole)
         self.ask("/resume")
         self.generate()
+
+    def test_an_update_may_abort_what_runs(self):
+        with concurrent.futures.ThreadPoolExecutor(5) as pool:
+            running, whole = self.long_answers(pool)
+            update = {"model_path": str(self.root / "two"), "weight_version": "2"}
+            self.ask("/update_weights_from_disk", {**update, "abort_all_requests": 1}, 400)
+            self.ask("/update_weights_from_disk", {**update, "abort_all_requests": True})
+            self.expect_partial(running, whole)
+        self.assertNotEqual(self.generate()["output_ids"], whole[:12], "the control: the new weights")
+
+    def kept(self, pool, body, doors, update):
+        """Answers over which a pause came that kept them, with the time that it took to begin."""
+        running = [pool.submit(door, body) for door in doors]
+        self.wait_for_tokens(running)
+        begin = time.monotonic()
+        self.ask("/pause?mode=keep")
+        self.assertLess(time.monotonic() - begin, 5)
+        self.assertFalse(any(one.done() for one in running))
+        update()
+        waits = pool.submit(self.generate)
+        time.sleep(0.2)
+        self.assertFalse(waits.done() or any(one.done() for one in running), "nothing is computed in a pause")
+        self.ask("/resume")
+        waits.result()
+        return [one.result() for one in running]
+
+    def test_a_pause_keeps_answers_that_go_on_with_new_weights(self):
+        body = {"prompt": IDS, "max_tokens": 1500, "seed": 3, "ignore_eos": True, "return_token_ids": True, "logits_hash": True}
+        def plain(body):
+            return self.ask("/v1/completions", body)["choices"]
+        def streamed(body):
+            parts = [e["choices"][0] for e in events(self.served.stream("/v1/completions", KEY, **body))]
+            return [{**parts[-1], "token_ids": sum((p["token_ids"] for p in parts), [])}]
+        def sglang(body):
+            one = self.generate(1500, sampling_params={"temperature": 1.0})
+            return [{**one["meta_info"], "token_ids": one["output_ids"]}]
+        def chat(body):
+            return self.ask("/v1/chat/completions", {"messages": [{"role": "user", "content": "hi"}], **{**body, "prompt": None}})["choices"]
+        def message(body):
+            return self.served.ask("POST", "/v1/messages", {"max_tokens": 1500, "ignore_eos": True,
+                                                            "messages": [{"role": "user", "content": "hi"}]}, KEY)
+        whole = plain(body)[0]
+        with concurrent.futures.ThreadPoolExecutor(8) as pool:
+            # By the same weights nothing is seen of it.
+            looking = {**body, "frequency_penalty": 0.5, "repetition_penalty": 1.1, "prompt_logprobs": 0, "logprobs": 0}
+            expected = plain(looking)
+            for same in self.kept(pool, looking, [plain, plain], lambda: None):
+                self.assertEqual(same, expected)
+            update = lambda: self.ask("/update_weights_from_disk", {"model_path": str(self.root / "two"), "weight_version": "2"})
+            *answers, refused = self.kept(pool, body, [plain, streamed, sglang, chat, message], update)
+            self.assertEqual(refused[0], 503, "this protocol has no words for it")
+        for (answer, *_), prompt in zip(answers, (IDS, IDS, IDS, None)):
+            (first, before), (second, after) = ((one["weight_version"], one["tokens"]) for one in answer["weight_versions"])
+            self.assertEqual([first, second, before + after], ["default", "2", 1500])
+            self.assertTrue(0 < before < 1500)
+            ids = answer["token_ids"]
+            if prompt:
+                self.assertEqual(ids[:before], whole["token_ids"][:before])
+                rest = plain({**body, "prompt": prompt + ids[:before], "max_tokens": after})[0]["token_ids"]
+                self.assertEqual(ids[before:], rest, "as the new weights go on")
+                self.assertNotEqual(ids[before:], whole["token_ids"][before:], "the control: the old ones")
+            self.assertNotEqual(answer["logits_hash"], whole["logits_hash"])
+
+    def test_a_model_without_experts_has_no_routes(self):
+        for path, body in (("/v1/completions", {"prompt": IDS}), ("/v1/chat/completions", {"messages": [{"role": "user", "content": "x"}]})):
+            answer = self.ask(path, {**body, "max_tokens": 2, "return_routed_experts": True}, 400)
+            self.assertIn("expected a model with experts", answer["error"]["message"])
+            self.assertEqual(answer["error"]["param"], "return_routed_experts")
+
+    def test_equal_inputs_are_drawn_apart(self):
+        sampling = {"max_new_tokens": 12, "ignore_eos": True}
+        drawn = self.ask("/generate", {"input_ids": [IDS, IDS, IDS], "sampling_params": sampling})
+        self.assertEqual(len({str(one["output_ids"]) for one in drawn}), 3)
+        for one in drawn:
+            again = self.ask("/generate", {"input_ids": IDS, "sampling_params": {**sampling, "sampling_seed": one["meta_info"]["sampling_seed"]}})
+            self.assertEqual(again["output_ids"], one["output_ids"])
+        given = self.ask("/generate", {"input_ids": [IDS, IDS], "sampling_params": {**sampling, "sampling_seed": 4}})
+        self.assertEqual(given[0]["output_ids"], given[1]["output_ids"], "the control: a seed that is given")
+        answer = self.ask("/generate/", {"prompts": ["hello", "hello"], "max_tokens": 12, "generation_kwargs": {"ignore_eos": True}})
+        self.assertEqual([len(set(map(str, answer["completion_ids"]))), len(set(answer["seeds"]))], [2, 2])
 
     def test_what_makes_no_sense_is_refused(self):
         for path, body in (("/generate", {}), ("/generate", {"input_ids": "x"}), ("/generate", {"input_ids": [10**9]}),

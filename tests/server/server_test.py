@@ -193,6 +193,53 @@ class Answers(ServerTest):
         self.assertEqual(three[0]["text"], one[0]["text"])
         self.assertEqual(len({c["text"] for c in three[:3]}), 3)
 
+    def test_equal_prompts_have_different_answers_where_no_seed_is_given(self):
+        body = dict(prompt=["x", "x", [5, 6], [5, 6]], n=2, max_tokens=12, ignore_eos=True, return_token_ids=True)
+        whole = self.served.post(COMPLETIONS, **body)
+        choices = whole["choices"]
+        self.assertEqual(len({str(c["token_ids"]) for c in choices}), 8)
+        self.assertEqual([c["seed"] for c in choices], [whole["seed"] + i // 2 for i in range(8)])
+        for i in range(0, 8, 2):  # each can be asked for again, alone
+            again = self.served.post(COMPLETIONS, **{**body, "prompt": body["prompt"][i // 2]}, seed=choices[i]["seed"])["choices"]
+            self.assertEqual([c["token_ids"] for c in again], [c["token_ids"] for c in choices[i:i + 2]])
+        given = self.served.post(COMPLETIONS, **body, seed=3)["choices"]
+        self.assertEqual([c["token_ids"] for c in given[:2]], [c["token_ids"] for c in given[2:4]], "a seed is each prompt's")
+        self.assertNotIn("seed", given[0])
+        self.assertNotIn("seed", self.served.post(COMPLETIONS, **{**body, "prompt": "x"})["choices"][0])
+        firsts = {e["choices"][0]["index"]: e["choices"][0] for e in reversed(events(self.served.stream(COMPLETIONS, **body)))
+                  if e["choices"]}
+        self.assertEqual(len({firsts[i]["seed"] for i in range(8)}), 4)
+
+    def test_log_probabilities_are_of_what_a_request_or_the_flag_says(self):
+        """raw_logprobs unless told otherwise; a stream says the same, and the answer names another mode."""
+        def told(served, path, **more):
+            chat = path == CHAT
+            body = dict(max_tokens=8, seed=3, temperature=0.6, top_k=30, ignore_eos=True, return_token_ids=True, **more,
+                        **(dict(messages=HI, logprobs=True, top_logprobs=1) if chat else dict(prompt="x", logprobs=1)))
+            whole = served.post(path, **body)["choices"][0]
+            parts = [e["choices"][0] for e in events(served.stream(path, **body)) if e["choices"]]
+            values = [[one["logprob"] for one in c["logprobs"]["content"]] if chat else c["logprobs"]["token_logprobs"]
+                      for c in (whole, *(p for p in parts if p["logprobs"]))]
+            self.assertEqual(sum(values[1:], []), values[0])
+            self.assertEqual({p["logprobs_mode"] for p in parts if "logprobs_mode" in p}, {whole.get("logprobs_mode")} - {None})
+            return whole["token_ids"], values[0], whole.get("logprobs_mode")
+        modes = ("raw_logprobs", "processed_logprobs", "raw_logits", "processed_logits")
+        for path in (COMPLETIONS, CHAT):
+            found = {mode: told(self.served, path, logprobs_mode=mode) for mode in modes}
+            self.assertEqual(told(self.served, path), found["raw_logprobs"])
+            self.assertEqual([found[mode][2] for mode in modes], [None, *modes[1:]])
+            self.assertEqual(len({str(one[0]) for one in found.values()}), 1, "the same tokens")
+            self.assertEqual(len({str(one[1]) for one in found.values()}), 4, "and other numbers")
+            for raw, processed in zip(found["raw_logits"][1], found["processed_logits"][1]):
+                self.assertEqual(f32(processed), f32(f32(raw) / f32(0.6)))
+        self.refused(400, "expected logprobs_mode as raw_logprobs", body={"prompt": "x", "logprobs_mode": "cooked"})
+        served = Served(INVAR, *self.flags, "--logprobs-mode", "processed_logprobs")
+        try:
+            self.assertEqual(told(served, CHAT), found["processed_logprobs"])
+            self.assertEqual(told(served, CHAT, logprobs_mode="raw_logprobs"), found["raw_logprobs"])
+        finally:
+            served.stop()
+
     def test_echo_and_logprobs_as_lm_eval_asks(self):
         ids = [10, 20, 30, 40]
         scored = self.served.post(COMPLETIONS, prompt=ids, max_tokens=0, echo=True, logprobs=1, temperature=0)

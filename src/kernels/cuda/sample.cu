@@ -103,16 +103,33 @@ __device__ int sample_token(const SampledRow& of, const Best& largest, Row& row)
   return row.best_of_all(best).token;
 }
 
-// The row's token, or why there is none.
+// The row's token, or why there is none; the values become what numerics calls processed.
 __device__ int choose(const SampleRowsParams& p, const SampledRow& of, Row& row) {
   edit(p, of, row);
   const Best largest = row.largest();
   if (largest.score == kInfinity) return kSampledNotANumber;
   if (largest.score == kExcluded) return kSampledNothingAllowed;
-  if (of.temperature == 0.0f) return largest.token;
+  if (of.temperature == 0.0f) return of.given < 0 ? largest.token : of.given;
   filter(of, static_cast<float>(largest.score), row);
   __syncthreads();
-  return sample_token(of, largest, row);
+  return of.given < 0 ? sample_token(of, largest, row) : of.given;
+}
+
+// A log-probability is (x - max) - log_sum, and what is shown as a logit (x - 0) - 0.
+struct Scale {
+  float max = 0.0f, log_sum = 0.0f;
+};
+
+// Of the values as they stand; writes the most likely tokens.
+__device__ Scale measure(const SampleRowsParams& p, const SampledRow& of, int64_t t, Row& row) {
+  const float max = static_cast<float>(row.largest().score);
+  Scale scale;
+  if (!of.as_logits) scale = {max, row.log_sum(max)};
+  const int count = min(of.top, kMostTop);
+  if (count > 0)
+    row.write_top(row.rank_of_first(count, max), count, scale.max, scale.log_sum,
+                  p.top + t * kMostTop);
+  return scale;
 }
 
 __global__ __cluster_dims__(kBlocks, 1, 1)
@@ -123,23 +140,19 @@ __global__ __cluster_dims__(kBlocks, 1, 1)
   const SampledRow of = p.of[t];
   Row row(p, values, shared);
   const bool is_number = row.load();
-  float max = 0.0f, log_sum = 0.0f;
-  if (is_number && of.top >= 0) {
-    max = static_cast<float>(row.largest().score);
-    log_sum = row.log_sum(max);
-    const int count = min(of.top, kMostTop);
-    if (count > 0)
-      row.write_top(row.rank_of_first(count, max), count, max, log_sum, p.top + t * kMostTop);
-  }
+  Scale scale;
+  if (is_number && of.top >= 0 && !of.of_processed) scale = measure(p, of, t, row);
   int token = of.given;
   if (!is_number)
     token = kSampledNotANumber;
-  else if (token < 0)
+  else if (token < 0 || of.of_processed)
     token = choose(p, of, row);
   SampledToken sampled{token, 0.0f, 0};
   if (token >= 0 && of.top >= 0) {
-    sampled.logprob = (row.raw(token) - max) - log_sum;
-    sampled.rank = static_cast<int>(row.count_before(token)) + 1;
+    if (of.of_processed) scale = measure(p, of, t, row);
+    const float x = of.of_processed ? row.value(token) : row.raw(token);
+    sampled.logprob = (x - scale.max) - scale.log_sum;
+    sampled.rank = static_cast<int>(row.count_before(token, of.of_processed)) + 1;
   }
   if (row.is_first()) {
     p.tokens[t] = sampled;

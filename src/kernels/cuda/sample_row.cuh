@@ -59,6 +59,7 @@ class Row {
         shared_(shared) {
     const int length = static_cast<int>(64 * ((p.vocab + 511) / 512));
     const int vocab = static_cast<int>(p.vocab);
+    length_ = length;
     first_ = min(vocab, static_cast<int>(cluster_.block_rank()) * length);
     size_ = min(vocab - first_, length);
   }
@@ -200,7 +201,7 @@ class Row {
         int place = 0;
         for (int i = 0; i < all; ++i) place += shared_.top[i] < own;
         const int token = static_cast<int>(own & ((1 << kIdBits) - 1));
-        out[place] = {token, (logits_[token] - max) - log_sum};
+        out[place] = {token, (value(token) - max) - log_sum};
       }
       if (tid >= all && tid < count) out[tid] = {-1, 0.0f};  // fewer have a likelihood
     }
@@ -216,13 +217,18 @@ class Row {
   __device__ float raw(int token) const {
     return logits_[token];
   }
-  // How many logits are preferred to this token's.
-  __device__ uint64_t count_before(int token) {
-    const uint64_t own = rank_of(logits_[token], token);
+  // As it stands in the block that has the token. REQUIRES: a sync of the cluster since it changed.
+  __device__ float value(int token) const {
+    const int block = token / length_;
+    return *cluster_.map_shared_rank(values_ + (token - block * length_), block);
+  }
+  // How many logits are preferred to this token's; `of_values`: how many values as they stand.
+  __device__ uint64_t count_before(int token, bool of_values) {
+    const float* all = of_values ? values_ : logits_ + first_;
+    const uint64_t own = rank_of(of_values ? value(token) : raw(token), token);
     uint64_t count = 0;
 #pragma unroll 8
-    for (int i = threadIdx.x; i < size_; i += kThreads)
-      count += rank_of(logits_[first_ + i], first_ + i) < own;
+    for (int i = threadIdx.x; i < size_; i += kThreads) count += rank_of(all[i], first_ + i) < own;
     return sum_of_all(count);
   }
   __device__ int first() const {
@@ -324,6 +330,6 @@ class Row {
   const float* logits_;
   float* values_;
   Shared& shared_;
-  int first_, size_;
+  int length_, first_, size_;
 };
 }  // namespace invar::cuda

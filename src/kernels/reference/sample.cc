@@ -67,14 +67,15 @@ void filter(const SampledRow& of, float max, Row& x) {
   }
 }
 
-int32_t sample_row(const SampleRowsParams& p, const SampledRow& of, std::span<const float> logits) {
-  Row x(logits.begin(), logits.end());
+// The row's token, or why there is none; `x` becomes what numerics calls processed.
+int32_t sample_row(const SampleRowsParams& p, const SampledRow& of, Row& x) {
   edit(p, of, x);
   const float max = *std::max_element(x.begin(), x.end());
   if (max == kInfinity) return kSampledNotANumber;
   if (max == -kInfinity) return kSampledNothingAllowed;
-  if (of.temperature == 0.0f) return ranked(x)[0];
+  if (of.temperature == 0.0f) return of.given < 0 ? ranked(x)[0] : of.given;
   filter(of, max, x);
+  if (of.given >= 0) return of.given;
   const NoiseKey key{.seed = of.seed, .position = of.position, .choice = of.choice};
   int32_t best = -1;
   double best_score = 0;
@@ -88,7 +89,8 @@ int32_t sample_row(const SampleRowsParams& p, const SampledRow& of, std::span<co
 
 void add_logprobs(const SampledRow& of, std::span<const float> logits, SampledToken& sampled,
                   TopToken* top) {
-  const orders::LogSumExp sum = orders::log_sum_exp(logits);
+  const orders::LogSumExp sum =
+      of.as_logits ? orders::LogSumExp{.max = 0.0f, .log_sum = 0.0f} : orders::log_sum_exp(logits);
   const auto tokens = ranked(logits);
   sampled.logprob = sum.log_probability(logits[sampled.token]);
   sampled.rank = 1;
@@ -110,13 +112,15 @@ void sample(const SampleRowsParams& p, const Execution& on) {
     const std::span<const float> logits(p.logits + t * p.vocab, static_cast<size_t>(p.vocab));
     SampledToken& sampled = p.tokens[t];
     sampled = {.token = of.given, .logprob = 0.0f, .rank = 0};
+    Row row(logits.begin(), logits.end());
     if (std::any_of(logits.begin(), logits.end(), [](float x) { return x != x; }))
       sampled.token = kSampledNotANumber;
-    else if (of.given < 0)
-      sampled.token = sample_row(p, of, logits);
+    else if (of.given < 0 || of.of_processed)
+      sampled.token = sample_row(p, of, row);
     if (p.ids) p.ids[t] = std::max(0, sampled.token);
     if (sampled.token >= 0 && of.top >= 0)
-      add_logprobs(of, logits, sampled, of.top > 0 ? p.top + t * kMostTop : nullptr);
+      add_logprobs(of, of.of_processed ? std::span<const float>(row) : logits, sampled,
+                   of.top > 0 ? p.top + t * kMostTop : nullptr);
   }
 }
 
