@@ -23,6 +23,7 @@ class SessionOptions:
     enable_prefix_caching: bool
     scheduling_policy: str
     speculative_config: str
+    logprobs_mode: str
     receipt_key: str
 
 class GenerateOptions:
@@ -49,6 +50,7 @@ class GenerateOptions:
     logprobs: bool
     prompt_logprobs: bool
     top_logprobs: int
+    logprobs_mode: str
     priority: int
     cache_salt: str
     choice: int

@@ -11,7 +11,7 @@ from typing import Any, Callable, Optional
 from ._invar import Generation, Session, Update
 from .engine_args import session_options
 from .outputs import CompletionOutput, RequestOutput
-from .params import RequestOutputKind, SamplingParams
+from .params import RequestOutputKind, SamplingParams, Seeds
 from .requests import Asked, Prompt, default_params, output_of, tokens_of
 from .tokenizer import Tokenizer
 from .weights import Weights
@@ -49,6 +49,8 @@ class AsyncLLM:
         self._session = Session(options)
         self._weights = Weights(self._session)
         self.model = options.model
+        self._logprobs_mode = options.logprobs_mode
+        self._seeds = Seeds(engine_args.get("seed"))
         self._tokenizer = Tokenizer(self._session, self.model)
         self._tasks: queue.SimpleQueue[Optional[Callable[[], None]]] = queue.SimpleQueue()
         self._live: dict[str, _Live] = {}  # of the engine's thread, as what follows
@@ -68,7 +70,7 @@ class AsyncLLM:
         params = sampling_params or self.get_default_sampling_params()
         self._number += 1
         live = _Live(request_id or f"request-{self._number}",
-                     Asked(*tokens_of(prompt, self._tokenizer), params), self._weights.weight_version)
+                     Asked(*tokens_of(prompt, self._tokenizer), params, self._seeds.of(params)), self._weights.weight_version)
         self._do(lambda: self._add(live))
         try:
             async for output in _outputs(live, self._tokenizer):
@@ -223,7 +225,7 @@ class AsyncLLM:
         try:
             if live.request_id in self._live:
                 raise ValueError(f"expected a request_id that is free, found {live.request_id!r}")
-            for i, (tokens, options) in enumerate(live.asked.jobs(self._tokenizer.vocab_size)):
+            for i, (tokens, options) in enumerate(live.asked.jobs(self._tokenizer.vocab_size, self._logprobs_mode)):
                 live.ids.append(self._session.add(tokens, options))
                 self._answers[live.ids[-1]] = (live, i)
             self._live[live.request_id] = live
@@ -297,6 +299,6 @@ async def _outputs(live: _Live, tokenizer: Tokenizer) -> AsyncIterator[RequestOu
 
 
 def _snapshot(live: _Live, growing: list[CompletionOutput], finished: bool) -> RequestOutput:
-    outputs = [CompletionOutput(one.index, one.text, list(one.token_ids), finish_reason=one.finish_reason)
-               for one in growing]
+    outputs = [CompletionOutput(one.index, one.text, list(one.token_ids), finish_reason=one.finish_reason,
+                                seed=live.asked.seed) for one in growing]
     return RequestOutput(live.request_id, live.asked.text, live.asked.tokens, None, outputs, finished, live.version)

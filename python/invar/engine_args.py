@@ -14,7 +14,7 @@ _OPTIONS = {
     "device": "device", "instruction_set": "instruction_set", "threads": "threads",
     "tensor_parallel_size": "tensor_parallel_size", "kv_cache_gib": "kv_cache_gib", "max_num_seqs": "max_num_seqs",
     "max_num_batched_tokens": "max_num_batched_tokens", "enable_prefix_caching": "enable_prefix_caching",
-    "scheduling_policy": "scheduling_policy", "receipt_key": "receipt_key",
+    "scheduling_policy": "scheduling_policy", "receipt_key": "receipt_key", "logprobs_mode": "logprobs_mode",
 }
 _OTHERS = ("seed", "max_model_len", "speculative_config", "kv_cache_memory_bytes", "generation_config")
 # Keywords of vLLM that mean nothing here, whatever their value.
@@ -36,7 +36,6 @@ _REFUSED: dict[str, tuple[tuple[object, ...], str]] = {
     "pipeline_parallel_size": ((1,), "stages are for `invar serve`"),
     "data_parallel_size": ((1,), "open another LLM"),
     "enable_lora": ((False,), "there are no adapters"),
-    "logprobs_mode": (("raw_logprobs",), "log-probabilities are of the model's own distribution"),
     "hf_overrides": ((None, {}), "change config.json"),
     "worker_extension_cls": ((None, ""), "workers run no Python"),
     "enable_expert_parallel": ((False,), "experts are not distributed"),

@@ -7,7 +7,7 @@ from typing import Any, Optional, Union
 from ._invar import Session, Update
 from .engine_args import session_options
 from .outputs import EmbeddingOutput, EmbeddingRequestOutput, RequestOutput
-from .params import SamplingParams
+from .params import SamplingParams, Seeds
 from .requests import Asked, Prompt, default_params, is_ids, output_of, prompts_of, tokens_of
 from .tokenizer import Message, Tokenizer
 from .weights import Weights
@@ -20,13 +20,16 @@ class LLM(Weights):
 
     model: a Hugging Face directory, or "models/story", which Invar brings along. Keywords are those of vLLM's engine and,
     beside them, arith ("portable", "hopper", "pair", "control"), threads (0: one per core), kv_cache_gib, receipt_key. Some of
-    vLLM's mean nothing here and are accepted (gpu_memory_utilization, enforce_eager); unknown ones raise TypeError.
+    vLLM's mean nothing here and are accepted (gpu_memory_utilization, enforce_eager); unknown ones raise TypeError. seed: of
+    the seeds that are drawn for requests without one; None: each program draws others.
     """
 
     def __init__(self, model: str, **engine_args: Any) -> None:
         options = session_options("LLM", model, engine_args)
         super().__init__(Session(options))
         self.model = options.model
+        self._logprobs_mode = options.logprobs_mode
+        self._seeds = Seeds(engine_args.get("seed"))
         self._tokenizer = Tokenizer(self.session, self.model)
         self._next_id = 0
 
@@ -43,7 +46,7 @@ class LLM(Weights):
         listed = prompts_of(prompts)
         asked = []
         for prompt, params in zip(listed, self._params(sampling_params, len(listed))):
-            asked.append(Asked(*tokens_of(prompt, self._tokenizer), params))
+            asked.append(Asked(*tokens_of(prompt, self._tokenizer), params, self._seeds.of(params)))
         return self._answer(asked, use_tqdm)
 
     def chat(self, messages: Union[list[Message], list[list[Message]]], sampling_params: Params = None,
@@ -57,15 +60,19 @@ class LLM(Weights):
             text = self._tokenizer.render_chat(
                 conversation, tools=tools, add_generation_prompt=add_generation_prompt,  # type: ignore[arg-type]
                 continue_final_message=continue_final_message, chat_template_kwargs=chat_template_kwargs)
-            asked.append(Asked(text, self._tokenizer.encode(text, add_special_tokens=False), params))
+            ids = self._tokenizer.encode(text, add_special_tokens=False)
+            asked.append(Asked(text, ids, params, self._seeds.of(params)))
         return self._answer(asked, use_tqdm)
 
-    def score(self, prompts: Union[Prompt, Sequence[Prompt]]) -> list[list[float]]:
+    def score(self, prompts: Union[Prompt, Sequence[Prompt]],
+              sampling_params: Optional[SamplingParams] = None) -> list[list[float]]:
         """ln p(token | the tokens before it) of the second token of each prompt on: [tokens - 1] floats each.
 
-        The bits are those that generate's logprobs have.
+        The bits are those that generate's logprobs have. sampling_params: their temperature, top_k, top_p, min_p and
+        logprobs_mode say of which distribution; what looks back at an answer, as penalties do, is not applied.
         """
-        params = SamplingParams(max_tokens=1, temperature=0, prompt_logprobs=0)
+        params = (sampling_params or SamplingParams(temperature=0, logprobs_mode="raw_logprobs")).clone(
+            n=1, max_tokens=1, min_tokens=0, logprobs=None, prompt_logprobs=0)
         jobs = [(tokens_of(prompt, self._tokenizer)[1], params.options(self.vocab_size))
                 for prompt in prompts_of(prompts)]
         return [g.prompt_logprobs for g in self.session.generate([j[0] for j in jobs], [j[1] for j in jobs], None)]
@@ -93,12 +100,12 @@ class LLM(Weights):
     # The loop, for those who drive it themselves.
 
     def add(self, prompt: Prompt, sampling_params: Optional[SamplingParams] = None) -> int:
-        """Adds a request for one answer and returns its id."""
+        """Adds a request for one answer and returns its id. A seed that is None is drawn; only a given one can be repeated."""
         tokens = tokens_of(prompt, self._tokenizer)[1]
         params = sampling_params or self.get_default_sampling_params()
         if params.n != 1 or params.trace_decode_token_ids is not None:
             raise ValueError("add: expected n=1 and no trace_decode_token_ids")
-        return self.session.add(tokens, params.options(self.vocab_size))
+        return self.session.add(tokens, params.options(self.vocab_size, self._seeds.of(params)))
 
     def step(self) -> list[Update]:
         """Computes one step and says what became of the requests that were added: a token, the whole answer, an error."""
@@ -170,7 +177,7 @@ class LLM(Weights):
 
     def _answer(self, asked: list[Asked], use_tqdm: bool) -> list[RequestOutput]:
         version = self.weight_version
-        jobs = [one.jobs(self.vocab_size) for one in asked]
+        jobs = [one.jobs(self.vocab_size, self._logprobs_mode) for one in asked]
         flat = [job for some in jobs for job in some]
         with _Progress(len(flat), use_tqdm) as progress:
             answers = iter(self.session.generate([j[0] for j in flat], [j[1] for j in flat], progress.update))

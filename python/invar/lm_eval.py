@@ -92,7 +92,7 @@ class InvarLM(TemplateLM):
 
     def _scores(self, pairs: list[tuple[list[int], int]]) -> list[tuple[float, bool]]:
         """(ln p of the last `count` tokens, whether each is the likeliest) of each (tokens, count)."""
-        params = SamplingParams(max_tokens=1, temperature=0, prompt_logprobs=0).options(self._llm.vocab_size)
+        params = SamplingParams(max_tokens=1, temperature=0, prompt_logprobs=0, logprobs_mode="raw_logprobs").options(self._llm.vocab_size)
         scores: list[tuple[float, bool]] = []
         for begin in range(0, len(pairs), self._size):
             batch = pairs[begin:begin + self._size]

@@ -5,7 +5,7 @@ from typing import Any, NamedTuple, Optional
 
 
 class Logprob(NamedTuple):
-    """Of one token at one position: ln p in nats, of the model's own distribution; rank 1 is the likeliest."""
+    """Of one token at one position: ln p in nats, as SamplingParams.logprobs_mode says; rank 1 is the likeliest."""
 
     logprob: float
     rank: Optional[int] = None
@@ -29,17 +29,18 @@ class CompletionOutput(_Record):
 
     token_ids: list of int. logprobs: one dict {token id: Logprob} for each token, or None. cumulative_logprob: their sum.
     finish_reason: "stop", "length", "abort" or None while it grows. stop_reason: the stop text or token that ended it.
-    logits_hash: SHA-256 over the logits of every step, in hexadecimal (docs/numerics.md, 8). receipt: a dict, where one
+    seed: that it was sampled with, given or drawn. logits_hash: SHA-256 over the logits of every step, in hexadecimal (docs/numerics.md, 8). receipt: a dict, where one
     was asked for (docs/receipts.md).
     """
 
     __slots__ = ("index", "text", "token_ids", "cumulative_logprob", "logprobs", "finish_reason", "stop_reason",
-                 "logits_hash", "receipt")
+                 "logits_hash", "receipt", "seed")
 
     def __init__(self, index: int, text: str = "", token_ids: Optional[list[int]] = None,
                  cumulative_logprob: Optional[float] = None, logprobs: Optional[list[dict[int, Logprob]]] = None,
                  finish_reason: Optional[str] = None, stop_reason: "int | str | None" = None,
-                 logits_hash: str = "", receipt: Optional[dict[str, Any]] = None) -> None:
+                 logits_hash: str = "", receipt: Optional[dict[str, Any]] = None,
+                 seed: Optional[int] = None) -> None:
         self.index = index
         self.text = text
         self.token_ids: list[int] = [] if token_ids is None else token_ids
@@ -49,6 +50,7 @@ class CompletionOutput(_Record):
         self.stop_reason = stop_reason
         self.logits_hash = logits_hash
         self.receipt = receipt
+        self.seed = seed
 
     def finished(self) -> bool:
         """Whether it grows no more."""

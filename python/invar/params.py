@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import json
+import random
 from enum import IntEnum
 from typing import Any, Optional, Union
 
@@ -34,7 +35,7 @@ class StructuredOutputsParams:
 _DEFAULTS: dict[str, Any] = dict(
     n=1, presence_penalty=0.0, frequency_penalty=0.0, repetition_penalty=1.0, temperature=1.0, top_p=1.0, top_k=0,
     min_p=0.0, seed=None, stop=None, stop_token_ids=None, bad_words=None, ignore_eos=False, max_tokens=16, min_tokens=0,
-    logprobs=None, prompt_logprobs=None, detokenize=True, skip_special_tokens=True, include_stop_str_in_output=False,
+    logprobs=None, prompt_logprobs=None, logprobs_mode=None, detokenize=True, skip_special_tokens=True, include_stop_str_in_output=False,
     output_kind=RequestOutputKind.CUMULATIVE, structured_outputs=None, logit_bias=None, allowed_token_ids=None,
     trace_decode_token_ids=None, receipt=False, logits_hash=True, cache_salt="", priority=0)
 # What vLLM has and what values of it ask for nothing; why others are refused.
@@ -58,10 +59,11 @@ def _list(value: "Union[str, list[str], None]") -> list[str]:
 
 
 class SamplingParams:
-    """How answers are made. Names and defaults are vLLM's but for `seed`, which is always fixed: None means 0.
+    """How answers are made. Names and defaults are vLLM's. seed None: one is drawn for each prompt, and its outputs say which.
 
     max_tokens None: as many as the context leaves. logprobs k: of each token and the k likeliest beside it, -1 for all of
-    the vocabulary. logit_bias {token id: what is added to its logit}. trace_decode_token_ids: the answer is these tokens;
+    the vocabulary. logprobs_mode: "raw_logprobs" (of the model's logits), "processed_logprobs" (of what is sampled from),
+    "raw_logits" or "processed_logits"; None: the LLM's, whose own default is the first. logit_bias {token id: what is added to its logit}. trace_decode_token_ids: the answer is these tokens;
     their log-probabilities are computed. receipt: a signed receipt of each answer. logits_hash: whether logits are hashed,
     which takes time in proportion to the vocabulary. Unknown names raise TypeError.
     """
@@ -87,8 +89,8 @@ class SamplingParams:
         """The same but for `changes`."""
         return SamplingParams(**{**{name: getattr(self, name) for name in _DEFAULTS}, **changes})
 
-    def options(self, vocabulary: int, choice: int = 0) -> GenerateOptions:
-        """What the engine is asked for answer `choice` of the n."""
+    def options(self, vocabulary: int, seed: int = 0, choice: int = 0) -> GenerateOptions:
+        """What the engine is asked for answer `choice` of the n, by this seed."""
         o = GenerateOptions()
         for name in ("presence_penalty", "frequency_penalty", "repetition_penalty", "temperature", "top_p", "top_k",
                      "min_p", "ignore_eos", "min_tokens", "skip_special_tokens", "include_stop_str_in_output",
@@ -98,7 +100,7 @@ class SamplingParams:
         if self.max_tokens is not None and (not isinstance(self.max_tokens, int) or self.max_tokens < 1):
             raise ValueError(f"SamplingParams: expected max_tokens of 1 or more, found {self.max_tokens!r}")
         _set(o, "max_tokens", self.max_tokens or 0)
-        _set(o, "seed", _seed(self.seed))
+        _set(o, "seed", seed % 2**64)
         _set(o, "stop", _list(self.stop))
         _set(o, "bad_words", _list(self.bad_words))
         _set(o, "stop_token_ids", list(self.stop_token_ids or []))
@@ -107,6 +109,7 @@ class SamplingParams:
         tops = [_top(name, getattr(self, name), vocabulary) for name in ("logprobs", "prompt_logprobs")]
         o.logprobs, o.prompt_logprobs = (top is not None for top in tops)
         o.top_logprobs = max(top or 0 for top in tops)
+        _set(o, "logprobs_mode", "" if self.logprobs_mode is None else self.logprobs_mode)
         form = self.structured_outputs
         if isinstance(form, dict):
             form = StructuredOutputsParams(**form)
@@ -123,12 +126,21 @@ def _set(options: GenerateOptions, name: str, value: Any) -> None:
         raise TypeError(f"SamplingParams: {name} cannot be {value!r}") from None
 
 
-def _seed(seed: Optional[int]) -> int:
-    if seed is None:
-        return 0
+class Seeds:
+    """Draws the seeds of requests that name none. seed: of the draws, so that a program repeats them; None: they differ."""
+
+    def __init__(self, seed: Optional[int]) -> None:
+        self._random = random.SystemRandom() if seed is None else random.Random(_checked("LLM", seed))
+
+    def of(self, params: SamplingParams) -> int:
+        """The request's own, or one that every JSON reader keeps."""
+        return self._random.getrandbits(53) if params.seed is None else _checked("SamplingParams", params.seed)
+
+
+def _checked(where: str, seed: Any) -> int:
     if not isinstance(seed, int) or isinstance(seed, bool) or not -(2**63) <= seed < 2**64:
-        raise ValueError(f"SamplingParams: expected a seed of 64 bits, found {seed!r}")
-    return seed % 2**64
+        raise ValueError(f"{where}: expected a seed of 64 bits, found {seed!r}")
+    return seed
 
 
 def _top(name: str, count: Optional[int], vocabulary: int) -> Optional[int]:

@@ -15,25 +15,36 @@ from .tokenizer import Tokenizer
 Prompt = Union[str, "list[int]", "dict[str, Any]"]
 
 
+# What a token's place in the processed distribution takes from the answer before it, so that no prompt has it.
+_LOOKING_BACK = ("presence_penalty", "frequency_penalty", "repetition_penalty", "bad_words", "min_tokens", "structured_outputs")
+
+
 class Asked(NamedTuple):
     """One prompt with its parameters."""
 
     text: Optional[str]
     tokens: list[int]
     params: SamplingParams
+    seed: int  # of its answers: the params' or one that was drawn
 
-    def jobs(self, vocabulary: int) -> list[tuple[list[int], GenerateOptions]]:
-        """What the engine is asked: a request for each of the n answers."""
+    def jobs(self, vocabulary: int, mode: str) -> list[tuple[list[int], GenerateOptions]]:
+        """What the engine is asked: a request for each of the n answers. mode: the LLM's of log-probabilities."""
         forced = self.params.trace_decode_token_ids
         if forced is None:
-            return [(self.tokens, self.params.options(vocabulary, i)) for i in range(self.params.n)]
+            return [(self.tokens, self.params.options(vocabulary, self.seed, i)) for i in range(self.params.n)]
         # The answer is known: it joins the prompt, whose log-probabilities have the bits that decoding has.
         if self.params.n != 1 or not forced:
             raise ValueError("trace_decode_token_ids: expected n=1 and at least one token, found "
                              f"n={self.params.n} and {len(forced)} tokens")
-        top = self.params.logprobs or 0
-        asked = SamplingParams(max_tokens=1, temperature=0, prompt_logprobs=top, ignore_eos=True)
-        return [([*self.tokens, *forced], asked.options(vocabulary))]
+        mode = self.params.logprobs_mode or mode
+        looking_back = [name for name in _LOOKING_BACK if getattr(self.params, name) != getattr(SamplingParams(), name)]
+        if mode.startswith("processed") and looking_back:
+            raise ValueError(f"trace_decode_token_ids: expected no {looking_back[0]}, which looks back at an answer, beside "
+                             f"{mode}")
+        asked = self.params.clone(max_tokens=1, min_tokens=0, prompt_logprobs=self.params.logprobs or 0, logprobs=None,
+                                  logprobs_mode=mode, ignore_eos=True, stop=None, receipt=False,
+                                  structured_outputs=None, trace_decode_token_ids=None)
+        return [([*self.tokens, *forced], asked.options(vocabulary, self.seed))]
 
 
 def is_ids(prompt: object) -> bool:
@@ -97,8 +108,9 @@ def _most(count: Optional[int], vocabulary: int) -> int:
     return vocabulary if count == -1 else count or 0
 
 
-def completion(index: int, params: SamplingParams, g: Generation, tokenizer: Tokenizer) -> CompletionOutput:
+def completion(index: int, asked: Asked, g: Generation, tokenizer: Tokenizer) -> CompletionOutput:
     """An answer that is whole."""
+    params = asked.params
     reason: Union[int, str, None] = g.stop or None
     if g.finish_reason == "stop" and not g.stop and g.tokens and g.tokens[-1] in (params.stop_token_ids or []):
         reason = g.tokens[-1]
@@ -110,7 +122,7 @@ def completion(index: int, params: SamplingParams, g: Generation, tokenizer: Tok
         index=index, text=g.text if params.detokenize else "", token_ids=g.tokens, logprobs=logprobs,
         cumulative_logprob=sum(g.logprobs) if logprobs is not None else None,
         finish_reason="abort" if g.finish_reason == "cancelled" else g.finish_reason, stop_reason=reason,
-        logits_hash=g.logits_hash, receipt=json.loads(g.receipt) if g.receipt else None)
+        logits_hash=g.logits_hash, receipt=json.loads(g.receipt) if g.receipt else None, seed=asked.seed)
 
 
 def _traced(asked: Asked, g: Generation, tokenizer: Tokenizer) -> CompletionOutput:
@@ -135,5 +147,5 @@ def output_of(request_id: str, asked: Asked, generations: list[Generation], toke
         prompt_logprobs = [None, *_dicts(asked.tokens[1:], first.prompt_logprobs, first.prompt_ranks,
                                          first.top_prompt_logprobs, tokenizer,
                                          _most(asked.params.prompt_logprobs, tokenizer.vocab_size))]
-    outputs = [completion(i, asked.params, one, tokenizer) for i, one in enumerate(generations)]
+    outputs = [completion(i, asked, one, tokenizer) for i, one in enumerate(generations)]
     return RequestOutput(request_id, asked.text, asked.tokens, prompt_logprobs, outputs, True, weight_version)

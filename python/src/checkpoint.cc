@@ -5,7 +5,7 @@
 
 #include "base/error.h"
 #include "engine/model_description.h"
-#include "model/parts/part.h"
+#include "model/families/family_source.h"
 #include "model/rope_table.h"
 #include "module.h"
 
@@ -20,19 +20,31 @@ class Checkpoint {
   Checkpoint(const std::string& model, const std::string& load_format)
       : options_{.model = model, .load_format = load_format},
         config_(read_model_config(options_)),
-        source_(open_weights(options_, config_)) {}
+        source_(open_weights(options_, config_)) {
+    config_.spec.mtp_layers = 0;
+    if (!stores_offsets(spec())) return;
+    const TensorSource& stored = source_->as_stored();
+    if (stored.has_gguf_names())
+      fail_usage(
+          "{}: expected a {} model as a directory, found a GGUF file, whose norms stand for "
+          "other numbers",
+          model, spec().family);
+    has_offsets_ = &stored != source_.get();  // random weights are the decoder's own
+  }
 
   const DecoderSpec& spec() const { return config_.spec; }
-  const TensorSource& source() const { return *source_; }
+  // Whether weights of norms are w where the decoder has 1 + w: those that the family stores.
+  bool has_offsets() const { return has_offsets_; }
+  const TensorSource& source() const { return has_offsets_ ? source_->as_stored() : *source_; }
 
   // As f32, exactly.
   py::array_t<float> tensor(const std::string& name) const {
-    if (!source_->has(name)) fail_usage("expected a tensor of the model, found \"{}\"", name);
-    const TensorInfo& info = source_->info(name);
+    if (!source().has(name)) fail_usage("expected a tensor of the model, found \"{}\"", name);
+    const TensorInfo& info = source().info(name);
     py::array_t<float> out(std::vector<py::ssize_t>(info.shape.begin(), info.shape.end()));
     float* to = out.mutable_data();
     const py::gil_scoped_release without;
-    source_->read(name, 0, info.elements(), DType::f32, to);
+    source().read(name, 0, info.elements(), DType::f32, to);
     return out;
   }
 
@@ -53,7 +65,21 @@ class Checkpoint {
   ModelOptions options_;
   ModelConfig config_;
   std::unique_ptr<TensorSource> source_;
+  bool has_offsets_ = false;
 };
+
+// Of which parts the norms stand: before what they read, behind what they add.
+py::dict norms_of(const LayerSpec& layer) {
+  const bool experts = layer.experts.has_value();
+  const NormPlace attention = layer.attention.norms;
+  py::dict norms;
+  if (is_before(attention)) norms["attention"] = "input_layernorm";
+  if (is_after(attention)) norms["attention_out"] = "post_attention_layernorm";
+  if (experts || is_before(layer.ffn.norms))
+    norms["ffn"] = is_after(attention) ? "pre_feedforward_layernorm" : "post_attention_layernorm";
+  if (!experts && is_after(layer.ffn.norms)) norms["ffn_out"] = "post_feedforward_layernorm";
+  return norms;
+}
 
 py::list layers_of(const DecoderSpec& spec) {
   py::list layers;
@@ -63,15 +89,26 @@ py::list layers_of(const DecoderSpec& spec) {
     one["score_scale"] = layer.attention.score_scale;
     one["ffn"] = layer.ffn.width;
     one["curve"] = layer.ffn.curve == Nonlinearity::silu ? "silu" : "gelu_tanh";
+    one["norms"] = norms_of(layer);
+    if (layer.experts) {
+      const Routing& how = layer.experts->routing;
+      one["experts"] = how.experts;
+      one["chosen"] = how.chosen;
+      one["renormalised"] = how.renormalised;
+    }
     layers.append(one);
   }
   return layers;
 }
 
-// Throws Error where the family has no backward.
+// Throws Error where the family has no backward, or stores other tensors than its decoder's.
 py::dict spec_of(const Checkpoint& checkpoint) {
   const DecoderSpec& spec = checkpoint.spec();
-  expect_backward(spec);
+  try {
+    expect_trainable(spec);
+  } catch (const Error& error) {
+    fail("CausalLM computes no {} model: {}", spec.family, error.what());
+  }
   py::dict found;
   found["hidden"] = spec.hidden;
   found["heads"] = spec.heads;
@@ -80,7 +117,11 @@ py::dict spec_of(const Checkpoint& checkpoint) {
   found["vocab"] = spec.vocab;
   found["max_positions"] = spec.max_positions;
   found["eps"] = spec.norm_eps;
+  found["family"] = spec.family;
   found["qk_norm"] = spec.qk_norm;
+  found["joint_qk_norm"] = spec.joint_qk_norm;
+  found["norm_offset"] = checkpoint.has_offsets();
+  found["embedding_scale"] = spec.embedding_scale;
   found["tied_head"] = spec.tied_head;
   found["o_split_k"] = attention_output_split_k(spec);
   found["layers"] = layers_of(spec);

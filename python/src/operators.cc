@@ -1,11 +1,14 @@
 #include "operators.h"
 
 #include <algorithm>
+#include <cmath>
+#include <limits>
 #include <numeric>
 
 #include "base/error.h"
 #include "kernels/select.h"
 #include "operator_checks.h"
+#include "sampling/sampler.h"
 
 namespace invar::python {
 
@@ -211,6 +214,57 @@ void Operators::log_softmax_gather_backward(const float* logits, const int32_t* 
                                  .teacher = nullptr,
                                  .out = out});
   widen(out, rows, vocab, d_logits);
+}
+
+void Operators::process_logits(const float* logits, int64_t rows, int64_t vocab,
+                               SamplingParams params, float* out) {
+  const SamplingParams known = checked(std::move(params), static_cast<int32_t>(vocab));
+  const std::lock_guard lock(mutex_);
+  for_pieces(rows, [&](int64_t begin, int64_t end) {
+    const ScopedFlushToZero flush;
+    Sampler sampler;
+    for (int64_t t = begin; t < end; ++t) {
+      const std::span row(logits + t * vocab, static_cast<size_t>(vocab));
+      const std::span to(out + t * vocab, static_cast<size_t>(vocab));
+      if (sampler.process({.logits = row, .params = &known, .given = 0}))
+        std::ranges::fill(to, std::numeric_limits<float>::quiet_NaN());
+      else
+        std::ranges::copy(sampler.processed().values(), to.begin());
+    }
+  });
+}
+
+void Operators::route(const float* logits, int64_t rows, const Routing& how, const int32_t* given,
+                      int32_t* ids, float* weights) {
+  for (int64_t i = 0; given && i < rows * how.chosen; ++i)
+    if (given[i] >= how.experts || (given[i] < 0 && i % how.chosen > 0 && given[i - 1] >= 0))
+      fail_usage("expected experts from 0 to {}, found {}", how.experts - 1, given[i]);
+  const std::lock_guard lock(mutex_);
+  for_pieces(rows, [&](int64_t begin, int64_t end) {
+    const ScopedFlushToZero flush;
+    std::vector<float> scores(static_cast<size_t>(how.experts)), choice(scores.size());
+    for (int64_t t = begin; t < end; ++t) {
+      std::copy_n(logits + t * how.experts, how.experts, scores.data());
+      const int32_t* own = given && given[t * how.chosen] >= 0 ? given + t * how.chosen : nullptr;
+      routing::route(how, scores.data(), nullptr, choice.data(), ids + t * how.chosen,
+                     weights + t * how.chosen, own);
+    }
+  });
+}
+
+void Operators::weighted_sum(const float* y, const float* weights, int64_t rows, int64_t chosen,
+                             int64_t width, float* out) {
+  const std::lock_guard lock(mutex_);
+  for_pieces(rows, [&](int64_t begin, int64_t end) {
+    const ScopedFlushToZero flush;
+    for (int64_t t = begin; t < end; ++t)
+      for (int64_t d = 0; d < width; ++d) {
+        float sum = 0;
+        for (int64_t i = t * chosen; i < (t + 1) * chosen; ++i)
+          sum = std::fma(weights[i], bf16_to_f32(f32_to_bf16(y[i * width + d])), sum);
+        out[t * width + d] = sum;
+      }
+  });
 }
 
 void Operators::mean(const float* x, int64_t rows, int64_t width, float* out) {

@@ -12,7 +12,9 @@
 #include <vector>
 
 #include "kernels/training.h"
+#include "numerics/routing.h"
 #include "packed_weights.h"
+#include "sampling/params.h"
 
 namespace invar::python {
 
@@ -91,6 +93,17 @@ class Operators {
   void log_softmax_gather_backward(const float* logits, const int32_t* targets, const float* max,
                                    const float* log_sum, const float* weights, int64_t rows,
                                    int64_t vocab, float* d_logits);
+  // The rows that a sampler with these parameters samples from (numerics 6), of tokens of a prompt:
+  // -inf where excluded. A row with a NaN, and one of which nothing is left, becomes NaN.
+  void process_logits(const float* logits, int64_t rows, int64_t vocab, SamplingParams params,
+                      float* out);
+  // Which experts rows go through, `ids` [T][k] ascending, and with which weights (numerics 7); a
+  // row of `given` [T][k] whose first is not negative says its own. Throws UsageError for others.
+  void route(const float* logits, int64_t rows, const Routing& how, const int32_t* given,
+             int32_t* ids, float* weights);
+  // out[t] = the sum over i of weights[t][i] * act(y[t][i]), a chain of fma from +0.
+  void weighted_sum(const float* y, const float* weights, int64_t rows, int64_t chosen,
+                    int64_t width, float* out);
   // The largest of each row and the log of the sum of exp(x - max): numerics 3.
   void log_sum_exp(const float* x, int64_t rows, int64_t width, float* max, float* log_sum);
   // out[t] = sum64(x[t]) / width.

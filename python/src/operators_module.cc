@@ -300,6 +300,44 @@ void bind_sums(py::class_<Operators>& c) {
         expect_below(ids, rows, vocab, "targets");
         compute([&] { at.log_softmax_gather_backward(from, ids, m, l, w, rows, vocab, to); });
       });
+  c.def("process_logits", [](Operators& at, const py::object& logits, double temperature,
+                             int32_t top_k, double top_p, double min_p, const py::object& out) {
+    Borrower b;
+    const float* from = b.floats(logits, {-1, -1}, "logits");
+    const int64_t rows = b.shape()[0], vocab = b.shape()[1];
+    expect_rows(rows);
+    float* to = b.floats(out, {rows, vocab}, "out");
+    const SamplingParams params{
+        .temperature = temperature, .top_p = top_p, .top_k = top_k, .min_p = min_p};
+    compute([&] { at.process_logits(from, rows, vocab, params, to); });
+  });
+  c.def("route", [](Operators& at, const py::object& logits, int32_t chosen, bool renormalised,
+                    const py::object& given, const py::object& ids, const py::object& weights) {
+    Borrower b;
+    const float* from = b.floats(logits, {-1, -1}, "logits");
+    const int64_t rows = b.shape()[0], experts = b.shape()[1];
+    expect_rows(rows);
+    if (experts > Routing::kMaxExperts || chosen < 1 || chosen > experts ||
+        chosen > Routing::kMaxChosen)
+      fail_usage("expected 1 to {} of at most {} experts, found {} of {}", Routing::kMaxChosen,
+                 Routing::kMaxExperts, chosen, experts);
+    const int32_t* known = given.is_none() ? nullptr : b.integers(given, {rows, chosen}, "given");
+    auto* to = static_cast<int32_t*>(b.elements(ids, "I32", {rows, chosen}, "ids"));
+    float* shares = b.floats(weights, {rows, chosen}, "weights");
+    const Routing how{
+        .experts = static_cast<int>(experts), .chosen = chosen, .renormalised = renormalised};
+    compute([&] { at.route(from, rows, how, known, to, shares); });
+  });
+  c.def("weighted_sum",
+        [](Operators& at, const py::object& y, const py::object& weights, const py::object& out) {
+          Borrower b;
+          const float* from = b.floats(y, {-1, -1, -1}, "y");
+          const int64_t rows = b.shape()[0], chosen = b.shape()[1], width = b.shape()[2];
+          expect_rows(rows);
+          const float* shares = b.floats(weights, {rows, chosen}, "weights");
+          float* to = b.floats(out, {rows, width}, "out");
+          compute([&] { at.weighted_sum(from, shares, rows, chosen, width, to); });
+        });
   c.def("log_sum_exp",
         [](Operators& at, const py::object& x, const py::object& max, const py::object& log_sum) {
           Borrower b;

@@ -37,6 +37,7 @@ void bind_options(py::module_& m) {
       .def_readwrite("enable_prefix_caching", &SessionOptions::enable_prefix_caching)
       .def_readwrite("scheduling_policy", &SessionOptions::scheduling_policy)
       .def_readwrite("speculative_config", &SessionOptions::speculative_config)
+      .def_readwrite("logprobs_mode", &SessionOptions::logprobs_mode)
       .def_readwrite("receipt_key", &SessionOptions::receipt_key);
   py::class_<GenerateOptions>(m, "GenerateOptions")
       .def(py::init<>())
@@ -63,6 +64,7 @@ void bind_options(py::module_& m) {
       .def_readwrite("logprobs", &GenerateOptions::logprobs)
       .def_readwrite("prompt_logprobs", &GenerateOptions::prompt_logprobs)
       .def_readwrite("top_logprobs", &GenerateOptions::top_logprobs)
+      .def_readwrite("logprobs_mode", &GenerateOptions::logprobs_mode)
       .def_readwrite("priority", &GenerateOptions::priority)
       .def_readwrite("cache_salt", &GenerateOptions::cache_salt)
       .def_readwrite("choice", &GenerateOptions::choice)

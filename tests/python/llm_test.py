@@ -1,6 +1,7 @@
 """LLM as its users call it: answers are those of the program and of each request alone."""
 import json
 import signal
+import struct
 import tempfile
 import threading
 import time
@@ -12,6 +13,10 @@ from invar import SamplingParams
 from support import generate_by_program, program, tiny
 
 PROMPTS = ["hello", "once upon a time", "a", "the cat sat on the mat and"]
+
+
+def f32(value):
+    return struct.unpack("f", struct.pack("f", value))[0]
 
 
 def hashes(outputs):
@@ -78,6 +83,52 @@ class LLMTest(unittest.TestCase):
         self.assertEqual(traced.token_ids, tokens)
         self.assertEqual([d[t].logprob for t, d in zip(tokens, traced.logprobs)], sampled)
         self.assertNotEqual(self.llm.score([whole[::-1]])[0][-9:], sampled, "the control: another text")
+
+    def test_log_probabilities_of_what_is_sampled_from(self):
+        """In each mode the answer's are those that score and a traced answer have of the same tokens."""
+        sampling = dict(max_tokens=9, logprobs=2, seed=3, ignore_eos=True, temperature=0.6, top_k=30, top_p=0.9, min_p=0.01)
+        found = {}
+        for mode in (None, "raw_logprobs", "processed_logprobs", "raw_logits", "processed_logits"):
+            params = SamplingParams(logprobs_mode=mode, **sampling)
+            answer = self.llm.generate("hello", params, False)[0]
+            tokens = answer.outputs[0].token_ids
+            found[mode] = [d[t].logprob for t, d in zip(tokens, answer.outputs[0].logprobs)]
+            scored = self.llm.score([answer.prompt_token_ids + tokens], params)[0][len(answer.prompt_token_ids) - 1:]
+            self.assertEqual(scored, found[mode], mode)
+            traced = self.llm.generate("hello", params.clone(trace_decode_token_ids=tokens), False)[0].outputs[0]
+            self.assertEqual([d[t].logprob for t, d in zip(tokens, traced.logprobs)], found[mode], mode)
+        self.assertEqual(found[None], found["raw_logprobs"])
+        self.assertEqual(len({str(values) for values in found.values()}), 4, "the control: each mode differs")
+        raw, processed = (found[mode + "_logits"] for mode in ("raw", "processed"))
+        self.assertEqual([struct.pack("f", x) for x in processed], [struct.pack("f", x / f32(0.6)) for x in raw])
+        with tiny(logprobs_mode="processed_logprobs") as llm:
+            answer = llm.generate("hello", SamplingParams(**sampling), False)[0].outputs[0]
+            self.assertEqual([d[t].logprob for t, d in zip(answer.token_ids, answer.logprobs)], found["processed_logprobs"])
+            with self.assertRaisesRegex(ValueError, "expected no presence_penalty, which looks back"):
+                llm.generate("hello", SamplingParams(trace_decode_token_ids=[5], presence_penalty=1.0), False)
+            greedy = SamplingParams(temperature=0, top_k=3, max_tokens=4, logprobs=0)
+            own, of_row = (self.llm.generate("hello", greedy.clone(logprobs_mode=mode), False)[0].outputs[0].cumulative_logprob
+                           for mode in ("raw_logprobs", "processed_logprobs"))
+            self.assertEqual(own, of_row, "greedy sampling has no other distribution")
+        for make in (lambda: tiny(logprobs_mode="cooked"), lambda: self.llm.generate("x", SamplingParams(logprobs_mode="cooked"), False)):
+            with self.assertRaisesRegex(ValueError, 'expected logprobs_mode as raw_logprobs, .* found "cooked"'):
+                make()
+
+    def test_seeds_are_drawn_where_none_is_given_and_returned(self):
+        params = SamplingParams(max_tokens=9, ignore_eos=True)
+        outputs = [output.outputs[0] for output in self.llm.generate(["hello"] * 4, params, False)]
+        self.assertEqual(len({str(one.token_ids) for one in outputs}), 4)
+        self.assertEqual(len({one.seed for one in outputs}), 4)
+        again = [self.llm.generate("hello", params.clone(seed=one.seed), False)[0].outputs[0] for one in outputs]
+        self.assertEqual([one.token_ids for one in again], [one.token_ids for one in outputs])
+        given = self.llm.generate(["hello"] * 4, params.clone(seed=5), False)
+        self.assertEqual(len(set(hashes(given))), 1, "the control: a seed that is given is each request's")
+        self.assertEqual({one.outputs[0].seed for one in given}, {5})
+        drawn = []
+        for _ in range(2):
+            with tiny(load_format="dummy:7", engine_seed=3) as llm:
+                drawn.append([one.outputs[0].seed for one in llm.generate(["hello"] * 2, params, False)])
+        self.assertEqual(drawn[0], drawn[1], "an LLM's own seed is that of the draws")
 
     def test_stop_texts_and_forms(self):
         params = SamplingParams(max_tokens=40, seed=4, structured_outputs={"choice": ["yes", "no"]})

@@ -47,7 +47,7 @@ def params_that_make_no_sense():
         "repetition_penalty": [0, -1, NAN, "x"], "presence_penalty": [NAN, "x", 1e400], "frequency_penalty": [NAN, "x"],
         "seed": ["x", 1.5, 2**70, -2**70], "stop": [3, [3], "", [""], [None]], "stop_token_ids": ["x", [1.5], [10**6], [-1], [2**40]],
         "bad_words": [[""], [3], [" "]], "ignore_eos": ["x"], "max_tokens": [0, -1, "x", 1.5, 2**40, 10**6],
-        "min_tokens": [-1, "x", 10**6], "logprobs": [-2, "x", 1.5, 10**7], "prompt_logprobs": [-2, "x", 10**7],
+        "min_tokens": [-1, "x", 10**6], "logprobs": [-2, "x", 1.5, 10**7], "prompt_logprobs": [-2, "x", 10**7], "logprobs_mode": ["cooked", 3, "raw", []],
         "logit_bias": [{"x": 1}, {1: "x"}, {10**6: 1}, {-1: 1}, {1: NAN}, [1]], "allowed_token_ids": [["x"], [10**6], [-1], 3],
         "structured_outputs": [3, {"jsn": {}}, {"regex": "("}, {"choice": []}, {"json": {"type": "nothing"}}, {"grammar": "x"},
                                {"regex": "a", "choice": ["b"]}],

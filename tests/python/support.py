@@ -2,17 +2,17 @@
 import json
 import os
 import subprocess
-from typing import Any
+from typing import Any, Optional
 
 import invar
 
 PROGRAM = os.environ["INVAR_PROGRAM"]  # of the same build
 
 
-def tiny(seed: int = 7, kind: type = invar.LLM, **changes: Any) -> Any:
-    """A model of random weights, open."""
+def tiny(seed: int = 7, kind: type = invar.LLM, engine_seed: Optional[int] = None, **changes: Any) -> Any:
+    """A model of random weights, open. engine_seed: of the seeds that it draws."""
     args = dict(load_format=f"dummy:{seed}", threads=1, max_model_len=256, kv_cache_gib=1 / 64, max_num_seqs=8)
-    return kind(model="tiny", **{**args, **changes})
+    return kind(model="tiny", seed=engine_seed, **{**args, **changes})
 
 
 def program(*args: str, check: bool = True) -> str:
