@@ -20,6 +20,29 @@ constexpr int kStretchSlots = 16;    // whose values depend on each other one by
 constexpr int kMostStateSize = 256;  // of a key or a value
 constexpr int kMostTaps = 8;         // of a short convolution
 
+// What a part calls in a step of T rows, in this order. w = 2 K R + H V is the width of queries,
+// keys and values side by side; numbers of cells are those of CellTables.
+//
+// copy_cells, where there are copies: chunks of the layer to scratch ones, before anything is
+// written. A sequence has one chunk, and a piece that leaves it, or a draft path, needs another.
+//
+// short_conv: x [T][w], products of the normed stream, go to their slots in the chunks' `inputs`
+// [64][w]; out [T][w] is f32. What the next chunk's first rows look back to goes to `before`
+// [taps - 1][w] of the next state, behind the last read of what stood there.
+//
+// recurrent_gates: a and z [T][H], products of the normed stream; gives decays [T][H] (with
+// channels [T][H * R]) and factors [T][H].
+//
+// recurrent_keys: queries and keys [T][K * R], columns of what short_conv gave; gives q and k
+// [T][K] [R padded], and each key in its slot of `keys`.
+//
+// recurrence: values [T][H * V], columns of what short_conv gave, and what the two before gave;
+// leaves values and sums in their slots and next states in their cells; out [T][H * V]. Rows of a
+// sequence go one after the other, so that a state may move in its place.
+//
+// gated_norm: x [T][H * V] with a group for each value head, the gates [T][H * V] a product of the
+// normed stream; out is what the output product multiplies.
+
 // Where the rows of a step stand. Rows of a draft tree have a table for each path from its root to
 // a leaf; a row that several paths share is written to the chunks of each. A row stands behind its
 // ancestors; those that are no drafts stand side by side.
