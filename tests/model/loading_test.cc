@@ -2,6 +2,7 @@
 // neither in their bytes nor in what is said of a weight that is not finite.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <chrono>
 #include <cmath>
 #include <cstring>
