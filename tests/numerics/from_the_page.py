@@ -993,10 +993,11 @@ def penalties(x, prompt, answer, a):
     x[ids] = sub(x[ids], F32(a.presence_penalty))
 
 def sample(logits, prompt, answer, a):
+    """The token, and the row that it is sampled from, with numbers whose exp is 0 for what is excluded."""
     x = logits.copy()
     penalties(x, prompt, answer, a)
     if a.temperature < 1e-5:
-        return int(np.argmax(x))
+        return int(np.argmax(x)), x
     x = div(x, F32(max(a.temperature, 0.01)))
     e = exp(sub(x, x.max()))
     order = np.lexsort((np.arange(len(x)), -x))  # larger first, ties to the lower id
@@ -1010,12 +1011,15 @@ def sample(logits, prompt, answer, a):
         order = order[(before < limit) | (np.arange(len(W)) == 0)]
     score = x.astype(F64) + gumbel(len(x), len(prompt) + len(answer), a.seed, a.choice)
     kept = np.sort(order)
-    return int(kept[np.argmax(score[kept])])
+    processed = np.full(len(x), -1e30, F32)
+    processed[kept] = x[kept]
+    return int(kept[np.argmax(score[kept])]), processed
 
 # ---- the command ----------------------------------------------------------------------------------------------------
 def generate(folder, a):
     model = Model(folder, a.arith, a.weights)
     prompt, answer, chain, logprobs, first = [int(t) for t in a.tokens.split(",")], [], bytes(32), [], []
+    processed = []
     generation = os.path.join(folder, "generation_config.json")
     stop = json.load(open(generation)).get("eos_token_id") if os.path.exists(generation) else model.config.get("eos_token_id")
     stop = stop if isinstance(stop, list) else [stop]
@@ -1023,11 +1027,13 @@ def generate(folder, a):
         logits = model.forward(answer[-1:] or prompt)
         assert not np.isnan(logits).any(), "NaN in the logits fails the request"
         chain = sha(chain + position_hash(logits))
-        answer.append(sample(logits, prompt, answer, a))
-        logprobs.append(log_probability(logits, answer[-1]))
+        token, row = sample(logits, prompt, answer, a)
+        answer.append(token)
+        logprobs.append(log_probability(logits, token))
+        processed.append(log_probability(row, token))
         first.append([f"{b:08x}" for b in logits[:4].view(U32).tolist()])
     return {"identity": model.identity, "weights": model.digest, "answer": answer, "logits_hash": chain.hex(),
-            "logprobs": [float(np.format_float_positional(p, unique=True)) for p in logprobs],
+            "logprobs": [float(p) for p in logprobs], "processed": [float(p) for p in processed],
             "logprob_bits": [f"{int(p.view(U32)):08x}" for p in logprobs], "first_logits": first}
 
 def main(argv=None):

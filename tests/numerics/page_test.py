@@ -91,14 +91,15 @@ def with_tokenizer(model, folder):
 def engine_answer(folder, model, arithmetic, tokens, parameters, flags=()):
     body = {"prompt": tokens, "max_tokens": TOKENS, "logprobs": 0, "return_token_ids": True, "logits_hash": True,
             **parameters}
-    request = {"custom_id": "1", "method": "POST", "url": "/v1/completions", "body": body}
+    requests = [{"custom_id": mode, "method": "POST", "url": "/v1/completions", "body": {**body, "logprobs_mode": mode}}
+                for mode in ("raw_logprobs", "processed_logprobs")]
     with open(f"{folder}/in.jsonl", "w") as file:
-        file.write(json.dumps(request))
+        file.write("\n".join(map(json.dumps, requests)))
     subprocess.run([INVAR, "generate", model, "--arith", arithmetic, *flags, "--input", f"{folder}/in.jsonl", "--output",
                     f"{folder}/out.jsonl"], check=True, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
-    choice = json.load(open(f"{folder}/out.jsonl"))["response"]["body"]["choices"][0]
+    choice, processed = (json.loads(line)["response"]["body"]["choices"][0] for line in open(f"{folder}/out.jsonl"))
     return {"answer": choice["token_ids"], "logits_hash": choice["logits_hash"],
-            "logprobs": choice["logprobs"]["token_logprobs"]}
+            "logprobs": choice["logprobs"]["token_logprobs"], "processed": processed["logprobs"]["token_logprobs"]}
 
 
 def page_answer(model, arithmetic, tokens, parameters):
