@@ -48,6 +48,8 @@ class InvarServer:
         if self.config.full_determinism:
             given.setdefault("seed", self.replica_rank + self.config.seed)
         given.setdefault("seed", _seed(prompt_ids, request_id))
+        # verl's actor divides its logits by the temperature.
+        given.setdefault("logprobs_mode", getattr(self.config, "logprobs_mode", None) or "processed_logprobs")
         params = invar.SamplingParams(max_tokens=max(1, min(length, room)), logprobs=0 if wants_logprobs else None,
                                       output_kind=invar.RequestOutputKind.FINAL_ONLY, priority=priority, **given)
         async for output in self._llm.generate([int(token) for token in prompt_ids], params, request_id):

@@ -88,8 +88,10 @@ class ReplicaTest(unittest.IsolatedAsyncioTestCase):
         self.assertEqual(await self.answers(await self.start(0, "_again")), expected)
         self.assertNotEqual(await self.answers(await self.start(1, "")), expected, "the control: another replica's seed")
         with self.open(self.model) as llm:
+            processed = invar.SamplingParams(temperature=0.9, logprobs_mode="processed_logprobs")
             for ids, (tokens, log_probs) in zip(PROMPTS, expected):
-                self.assertEqual(llm.score([ids + tokens])[0][len(ids) - 1:], log_probs)
+                self.assertEqual(llm.score([ids + tokens], processed)[0][len(ids) - 1:], log_probs)
+                self.assertNotEqual(llm.score([ids + tokens])[0][len(ids) - 1:], log_probs, "the control: the model's own")
 
     async def test_weights_by_the_adapter(self):
         first = await self.start(0, "")
