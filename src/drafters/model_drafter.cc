@@ -31,7 +31,15 @@ int blocks_for(const Model& model, const ModelDrafterOptions& options, int32_t c
   return static_cast<int>(std::max(longest, std::min(useful, options.room.kv_bytes / bytes)));
 }
 
+// Its sequences fork and go back, which states do not.
+void expect_no_states(const Model& model) {
+  if (has_states(model.spec()))
+    fail_usage("expected a draft model without states, found the {} model, whose layers have them",
+               model.spec().family);
+}
+
 RunnerLimits limits_of(const Model& model, const ModelDrafterOptions& options, int32_t context) {
+  expect_no_states(model);
   const DrafterRoom& room = options.room;
   const int32_t tree_rows = 1 + inner_nodes(ranks_below(options.shape));
   return {.blocks = blocks_for(model, options, context),

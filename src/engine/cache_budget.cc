@@ -39,7 +39,10 @@ RunnerLimits Engine::limits(int blocks) const {
           .block_size = options_.block_size,
           .max_rows = rows,
           .max_logit_rows = std::min(rows, std::max(samples, kLeastLogitRows)),
-          .max_aux_layers = static_cast<int>(aux_layers().size()) + options_.embeddings};
+          .max_aux_layers = static_cast<int>(aux_layers().size()) + options_.embeddings,
+          .cells = s.max_num_seqs,
+          .draft_cells = draft_cells_,
+          .snapshots = snapshots_};
 }
 
 // Before memory is divided, since smaller steps leave more of it.
@@ -54,35 +57,67 @@ void Engine::settle_step_rows(ThreadPool* threads) {
                                   std::min(s.max_model_len, kMeasuredPlaces), model_, threads)
                     : most;
   rows = std::min(rows, most);
-  s.max_num_batched_tokens = std::min(most, std::max(rows, s.max_num_seqs + kPromptRows));
+  s.max_num_batched_tokens = std::min(most, std::max(rows, s.max_num_seqs + prompt_rows()));
 }
 
 // Of all workers together.
 int64_t Engine::block_bytes() const {
-  const DecoderSpec& spec = model_.spec();
   int64_t total = 0;
   for (int rank = 0; rank < model_.ranks(); ++rank)
-    total += block_bytes_of(make_shard(spec, rank, model_.ranks()));
+    total += block_bytes_of(make_shard(model_.spec(), rank, model_.ranks()));
+  return total;
+}
+
+int64_t Engine::cell_bytes() const {
+  int64_t total = 0;
+  for (int rank = 0; rank < model_.ranks(); ++rank)
+    total += cell_bytes_of(make_shard(model_.spec(), rank, model_.ranks()));
   return total;
 }
 
 int64_t Engine::block_bytes_of(const Shard& shard) const {
-  const DecoderSpec& spec = model_.spec();
-  const LayerRange layers{shard.layers.begin, std::min(spec.layers, shard.layers.end)};
-  return SequenceStore::block_bytes(states_of(spec, shard, layers), options_.block_size,
+  return SequenceStore::block_bytes(shapes_of(shard), options_.block_size,
                                     model_.arithmetic().cache);
+}
+
+// Of all cells.
+int64_t Engine::cell_bytes_of(const Shard& shard) const {
+  return Runner::cell_bytes(shapes_of(shard), limits(0), model_.arithmetic().cache);
+}
+
+std::vector<StateShape> Engine::shapes_of(const Shard& shard) const {
+  const DecoderSpec& spec = model_.spec();
+  return states_of(spec, shard, {shard.layers.begin, std::min(spec.layers, shard.layers.end)});
+}
+
+// A path of drafts may cross one boundary. Who lives or lived lately has two snapshots: of the
+// prompt and of the answer.
+void Engine::settle_cells() {
+  if (!has_states_) return;
+  const int sequences = options_.scheduler.max_num_seqs;
+  if (proposer_)
+    draft_cells_ = sequences + 2 * (proposer_->makes_branches() ? proposer_->most_nodes() : 1);
+  if (options_.prefix_caching) snapshots_ = 2 * sequences;
+  const int64_t needed = cell_bytes();
+  if (options_.kv_bytes > 0 && options_.kv_bytes <= needed)
+    fail(
+        "not enough memory for the states of sequences: {} of them need {:.4g} GiB and there are "
+        "{:.4g} for keys, values and states; expected more of it or a smaller max-num-seqs",
+        sequences, gib(needed), gib(options_.kv_bytes));
 }
 
 // As many blocks as --kv-cache-memory gives, or as fit into 90 % of what is free once a largest
 // step has run, and never more than all sequences together can use.
 int Engine::sized_blocks() {
   const SchedulerOptions& s = options_.scheduler;
+  settle_cells();
   // With what the scheduler keeps free, a hundredth, beside them.
   const int64_t used = s.max_num_seqs * blocks_of(s.max_model_len, options_.block_size);
   const int64_t useful = used + used / 99;
   const int64_t room =
-      options_.kv_bytes ? options_.kv_bytes / block_bytes() : blocks_beside_a_step();
-  if (proposer_ && proposer_->makes_branches()) {
+      options_.kv_bytes ? (options_.kv_bytes - cell_bytes()) / std::max<int64_t>(1, block_bytes())
+                        : blocks_beside_a_step();
+  if (proposer_ && (proposer_->makes_branches() || has_states_)) {
     // A step of one sequence gets them always, one of many while they suffice.
     const int32_t one = 2 * proposer_->most_nodes();
     scratch_blocks_ =
@@ -117,28 +152,40 @@ void Engine::settle_context(int blocks) {
 // one, since its kernels take memory too.
 int64_t Engine::blocks_beside_a_step() {
   const auto share = [&](int64_t bytes) { return bytes / 10 * 9 / options_.engines_sharing; };
-  const RunnerLimits most = limits(1);
+  RunnerLimits most = limits(1);
+  most.cells = 1;  // of all rows: what they leave is not read
+  most.draft_cells = most.snapshots = 0;
   Executor trial(model_, most);
   if (model_.device().is_host())  // takes memory only when it is written
-    return share(static_cast<int64_t>(model_.device().available_bytes()) -
-                 trial.workspace_bytes()) /
-           block_bytes();
+    return (share(static_cast<int64_t>(model_.device().available_bytes()) -
+                  trial.workspace_bytes()) -
+            cell_bytes()) /
+           std::max<int64_t>(1, block_bytes());
   Batch batch;
-  batch.sequences.assign(most.max_rows, {{0}});
   for (int row = 0; row < most.max_rows; ++row) {
+    batch.sequences.push_back({{0}, 0});
     batch.rows.push_back({.token = 0, .position = 0, .sequence = row});
     if (row < most.max_logit_rows) batch.logit_rows.push_back(row);
   }
   ForwardIo io;
   trial.run(batch, io);
-  std::map<Device*, int64_t> bytes_on;  // of a block, all workers of the device
+  struct Needed {
+    int64_t block = 0, cells = 0;
+  };
+  std::map<Device*, Needed> needed_on;  // by all workers of the device
   const std::span<Worker* const> here = model_.workers().here();
-  for (const Worker* worker : here)
-    bytes_on[&worker->device()] += block_bytes_of(worker->weights().shard());
-  if (here.size() == 1) bytes_on.begin()->second *= workers_on_gpu_of_home();
+  const int64_t workers = here.size() == 1 ? workers_on_gpu_of_home() : 1;
+  for (const Worker* worker : here) {
+    const Shard& shard = worker->weights().shard();
+    Needed& needed = needed_on[&worker->device()];
+    needed.block += workers * block_bytes_of(shard);
+    needed.cells += workers * cell_bytes_of(shard);
+  }
   int64_t least = std::numeric_limits<int64_t>::max();
-  for (const auto& [device, bytes] : bytes_on)
-    least = std::min(least, share(static_cast<int64_t>(device->available_bytes())) / bytes);
+  for (const auto& [device, needed] : needed_on)
+    least =
+        std::min(least, (share(static_cast<int64_t>(device->available_bytes())) - needed.cells) /
+                            std::max<int64_t>(1, needed.block));
   return least;
 }
 

@@ -18,7 +18,8 @@ Engine::Engine(Model& model, const EngineOptions& options, ThreadPool* threads,
     : model_(model),
       pool_of_threads_(threads ? *threads : model.pool()),
       options_(options),
-      proposer_(std::move(proposer)) {
+      proposer_(std::move(proposer)),
+      has_states_(has_states(model.spec())) {
   SchedulerOptions& s = options_.scheduler;
   const int longest = model.spec().max_positions;
   if (options_.block_size != 32 && options_.block_size != 64 && options_.block_size != 128)
@@ -33,13 +34,18 @@ Engine::Engine(Model& model, const EngineOptions& options, ThreadPool* threads,
     fail_usage("expected a max-model-len of at most {}, the model's last position, found {}",
                longest, s.max_model_len);
   if (s.max_model_len == 0) s.max_model_len = longest;
+  if (has_states_ && proposer_ && proposer_->layer_sharer())
+    fail_usage(
+        "a drafter that runs the model's first layers does not go with layers that have states; "
+        "use another method");
   s.max_plans_in_flight = plans_in_flight();
+  s.has_states = has_states_;
   s.splits_decodes = is_pipeline();
   settle_step_rows(threads);
   const int blocks = sized_blocks();
   settle_context(blocks);
   pool_ = std::make_unique<BlockPool>(blocks, options_.block_size);
-  if (options_.prefix_caching) cache_ = std::make_unique<PrefixCache>(*pool_);
+  if (options_.prefix_caching) cache_ = make_cache(limits(blocks));
   scheduler_ = make_scheduler(s, *pool_, cache_.get());
   executor_ = std::make_unique<Executor>(model, limits(blocks), threads);
   make_steps(limits(blocks));
@@ -56,6 +62,13 @@ Engine::~Engine() {
     for (; committed_ < begun_ && nth(committed_).is_told; ++committed_) finish(nth(committed_));
   } catch (const Error&) {  // of workers that are gone
   }
+}
+
+// Snapshots lie behind the states of sequences and of draft paths.
+std::unique_ptr<PrefixCache> Engine::make_cache(const RunnerLimits& limits) const {
+  if (!has_states_) return std::make_unique<PrefixCache>(*pool_);
+  return std::make_unique<PrefixCache>(
+      *pool_, SnapshotCells{limits.cells + limits.draft_cells, limits.snapshots});
 }
 
 // Of several ranks where it was asked for.

@@ -105,6 +105,8 @@ class Engine {
   int step_rows() const { return options_.step_rows; }
   int num_blocks() const { return pool_->num_blocks(); }
   int64_t kv_bytes() const { return num_blocks() * block_bytes(); }
+  // Of all workers together: states and chunks of sequences, drafts and snapshots.
+  int64_t cell_bytes() const;
   // Blocks that no sequence holds, and how many sequences do and wait, between steps.
   int free_blocks() const { return pool_->free_blocks(); }
   int num_running() const { return scheduler_->num_running(); }
@@ -135,7 +137,7 @@ class Engine {
 
  private:
   // For prompts, in a step in which more sequences decode than it should have rows.
-  static constexpr int kPromptRows = 32;
+  int prompt_rows() const { return has_states_ ? kBoundary : 32; }
 
   // A step. step.cc: from the plan to what the device is given; waiting for that, and the samples.
   // step_results.cc: what becomes of them; what the sink is told.
@@ -154,12 +156,14 @@ class Engine {
   void build_batch(StepInFlight& step);
   void add_rows(StepInFlight& step, size_t entry);
   void add_drafts(StepInFlight& step, DraftTree& tree);
+  bool take_scratch(Batch& batch);
   void want_last_hidden(Batch& batch) const;
   void launch(StepInFlight& step);
   void begin_trace(const StepInFlight& step);
   void run_with_host_logits(StepInFlight& step);
   void run_layers(StepInFlight& step);
   void keep_accepted(StepInFlight& step);
+  void keep_accepted_cells(StepInFlight& step);
   void take_scores(StepInFlight& step);
   void take_walks(StepInFlight& step);
   void take_experts(const StepInFlight& step);
@@ -182,6 +186,9 @@ class Engine {
   RunnerLimits limits(int blocks) const;
   int64_t block_bytes() const;
   int64_t block_bytes_of(const Shard& shard) const;
+  int64_t cell_bytes_of(const Shard& shard) const;
+  std::vector<StateShape> shapes_of(const Shard& shard) const;
+  void settle_cells();
   int sized_blocks();
   int64_t blocks_beside_a_step();
   int64_t workers_on_gpu_of_home() const;
@@ -194,6 +201,7 @@ class Engine {
   bool is_pipeline() const;
   int plans_in_flight() const;
   bool rejects() const { return model_.options().rejection || options_.rejection; }
+  std::unique_ptr<PrefixCache> make_cache(const RunnerLimits& limits) const;
   void make_steps(const RunnerLimits& limits);
   int32_t budget() const;
   // The proposer's, or null.
@@ -218,6 +226,8 @@ class Engine {
   int live_by_tokens_ = 0;  // of them, those whose samples depend on their tokens
   // Beyond the pool's blocks: for side branches of draft trees, within a step.
   int32_t scratch_blocks_ = 0;
+  const bool has_states_;
+  int32_t draft_cells_ = 0, snapshots_ = 0;
 
   // Step n is steps_[n % size]; in flight are those from committed_ to begun_.
   std::vector<StepInFlight> steps_;
@@ -231,6 +241,9 @@ class Engine {
   std::vector<DraftTree> trees_;  // one for each of them
   std::vector<BatchRow> tree_rows_;
   std::vector<SlotCopy> copies_;
+  ScratchCells used_cells_;  // by the trees of the step that is built
+  // Of accepted drafts: with the next step.
+  std::vector<CellCopy> chunk_copies_, state_copies_;
 
   // Of the last committed step.
   std::vector<StepResult> results_;

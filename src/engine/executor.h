@@ -38,6 +38,7 @@ class Executor {
   const Decoder& decoder() const { return home().decoder(); }
   // How the last batch was placed, until the next.
   const Placement& placement() const { return home().placement(); }
+  const CellPlacement& cell_placement() const { return home().cell_placement(); }
   // How many steps were launched as recorded graphs.
   int64_t recorded_steps() const { return home().recorded_steps(); }
   // How long the last stage waited for the one before, all steps.

@@ -13,6 +13,8 @@ void Engine::recover(OutputSink& sink) {
   std::vector<int64_t> preempted;
   scheduler_->preempt_all(preempted);
   clear_prefix_cache();
+  chunk_copies_.clear();
+  state_copies_.clear();
   stats_.preempted = static_cast<int>(preempted.size());
   for (const int64_t id : preempted) sink.on_preempt(id);
   if (clock_) clock_.emplace(executor_->decoder().execution);

@@ -9,6 +9,13 @@ namespace invar {
 
 namespace {
 
+// A piece of n rows crosses n / 64 boundaries, and one more where it does not begin at one: the
+// scheduler's do, but for one of the oldest sequence.
+ScratchCells scratch_cells(const RunnerLimits& limits) {
+  return {.chunks = limits.max_rows / kBoundary + 2 + limits.draft_cells,
+          .states = limits.draft_cells};
+}
+
 // Of the layers that the decoder runs in this stage, or of its module alone.
 std::unique_ptr<SequenceStore> make_storage(const Decoder& decoder, const RunnerLimits& limits) {
   const Shard& shard = decoder.weights->shard();
@@ -16,12 +23,16 @@ std::unique_ptr<SequenceStore> make_storage(const Decoder& decoder, const Runner
   const int end =
       limits.mtp_module ? shard.layers.end : std::min(shard.layers.end, decoder.spec.layers);
   const LayerRange layers{first, std::max(first, end)};
-  return std::make_unique<SequenceStore>(decoder.device(), states_of(decoder.spec, shard, layers),
-                                         StoreOptions{.blocks = limits.blocks,
-                                                      .block_size = limits.block_size,
-                                                      .first_layer = first,
-                                                      .layout = decoder.kernels.cache,
-                                                      .type = decoder.arithmetic.cache});
+  return std::make_unique<SequenceStore>(
+      decoder.device(), states_of(decoder.spec, shard, layers),
+      StoreOptions{.blocks = limits.blocks,
+                   .block_size = limits.block_size,
+                   .cells = has_states(decoder.spec) ? limits.cells : 0,
+                   .scratch = scratch_cells(limits),
+                   .snapshots = limits.snapshots,
+                   .first_layer = first,
+                   .layout = decoder.kernels.cache,
+                   .type = decoder.arithmetic.cache});
 }
 
 }  // namespace
@@ -34,6 +45,14 @@ Runner::Runner(Decoder decoder, const RunnerLimits& limits, SequenceStore* share
       kv_(shared_keys ? *shared_keys : *own_kv_),
       workspace_(decoder_, limits.max_rows, shard_.has_head ? limits.max_logit_rows : 1,
                  limits.max_aux_layers) {}
+
+int64_t Runner::cell_bytes(std::span<const StateShape> layers, const RunnerLimits& limits,
+                           CacheType type) {
+  const ScratchCells scratch = scratch_cells(limits);
+  return (limits.cells + scratch.chunks) * SequenceStore::chunk_bytes(layers, type) +
+         (limits.cells + scratch.states + limits.snapshots) *
+             SequenceStore::state_bytes(layers, type);
+}
 
 void Runner::run(const Batch& batch, const WorkerLinks& links, ForwardIo& io) {
   if (links.before || links.after) return run_stage(batch, links, io);

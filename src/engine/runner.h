@@ -24,6 +24,10 @@ class Runner {
   // `shared_keys`: another runner's keys and values, on which this one computes, or null.
   Runner(Decoder decoder, const RunnerLimits& limits, SequenceStore* shared_keys);
 
+  // Of all cells of layers of these shapes.
+  static int64_t cell_bytes(std::span<const StateShape> layers, const RunnerLimits& limits,
+                            CacheType type);
+
   // The layers of the batch that are this stage's. What they leave goes to the stage behind, or in
   // the last stage to the caller.
   void run(const Batch& batch, const WorkerLinks& links, ForwardIo& io);
@@ -37,6 +41,7 @@ class Runner {
   SequenceStore* own_kv() { return own_kv_.get(); }
   // How the last batch was placed, until the next.
   const Placement& placement() const { return workspace_.table_builder.placement(); }
+  const CellPlacement& cell_placement() const { return workspace_.table_builder.cell_placement(); }
   // Device memory of the activations.
   int64_t workspace_bytes() const { return static_cast<int64_t>(workspace_.bytes()); }
   int64_t recorded_steps() const { return graphs_.launched(); }

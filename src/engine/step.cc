@@ -1,6 +1,7 @@
 // A step of the engine: plan, propose, build the batch, forward, sample, keep; then
 // step_results.cc: commit and emit.
 #include <algorithm>
+#include <utility>
 
 #include "base/check.h"
 #include "engine/engine.h"
@@ -75,7 +76,7 @@ void Engine::finish_discarded() {
 
 // Everybody who decodes gets a row in every step, and prompts go on.
 int32_t Engine::budget() const {
-  return std::max(options_.step_rows, scheduler_->num_running() + kPromptRows);
+  return std::max(options_.step_rows, scheduler_->num_running() + prompt_rows());
 }
 
 void Engine::start_admitted(StepInFlight& step, OutputSink& sink) {
@@ -136,11 +137,17 @@ void Engine::build_batch(StepInFlight& step) {
   batch.wants_experts = std::ranges::any_of(
       step.states, [](const auto& state) { return state->request.routed_experts; });
   batch.scratch_blocks.clear();
+  used_cells_ = {};
+  batch.chunk_copies = std::exchange(chunk_copies_, {});
+  batch.state_copies = std::exchange(state_copies_, {});
+  const std::vector<CellCopy>& planned = step.plan.state_copies;
+  batch.state_copies.insert(batch.state_copies.end(), planned.begin(), planned.end());
   batch.sequences.resize(step.plan.entries.size());
   step.first_row.clear();
   for (size_t i = 0; i < step.plan.entries.size(); ++i) {
     const auto blocks = scheduler_->blocks(step.plan.entries[i].sequence);
     batch.sequences[i].blocks.assign(blocks.begin(), blocks.end());
+    if (has_states_) batch.sequences[i].cell = scheduler_->cell(step.plan.entries[i].sequence);
     step.first_row.push_back(batch.rows.size());
     add_rows(step, i);
   }
@@ -180,19 +187,34 @@ void Engine::want_last_hidden(Batch& batch) const {
   if (batch.aux_layers.empty() || batch.aux_layers.back() != last) batch.aux_layers.push_back(last);
 }
 
-// Below the batch's last row. Without scratch blocks for its side branches the tree is its trunk.
+// Below the batch's last row. Without scratch memory for its side branches the tree is its trunk. A
+// state moves along trunks, so where layers have states the whole tree is a side branch.
 void Engine::add_drafts(StepInFlight& step, DraftTree& tree) {
   Batch& batch = step.batch;
-  if (trunk_size(tree) == std::ssize(tree)) return append_rows(tree, batch.rows);
+  if (!has_states_ && trunk_size(tree) == std::ssize(tree)) return append_rows(tree, batch.rows);
   tree_rows_.assign(1, batch.rows.back());
-  append_rows(tree, tree_rows_);
+  append_rows(tree, tree_rows_, has_states_);
+  if (!take_scratch(batch)) {
+    if (has_states_)
+      tree.clear();
+    else
+      keep_trunk(tree);
+  }
+  append_rows(tree, batch.rows, has_states_);
+}
+
+// What the rows of a tree need, if there is so much left.
+bool Engine::take_scratch(Batch& batch) {
   const int32_t used = static_cast<int32_t>(batch.scratch_blocks.size());
   const int32_t needed = scratch_blocks_needed(tree_rows_, options_.block_size);
-  if (used + needed > scratch_blocks_)
-    keep_trunk(tree);
-  else
-    for (int32_t i = used; i < used + needed; ++i) batch.scratch_blocks.push_back(num_blocks() + i);
-  append_rows(tree, batch.rows);
+  const ScratchCells cells = has_states_ ? scratch_cells_needed(tree_rows_) : ScratchCells{};
+  if (used + needed > scratch_blocks_ || used_cells_.chunks + cells.chunks > draft_cells_ ||
+      used_cells_.states + cells.states > draft_cells_)
+    return false;
+  for (int32_t i = used; i < used + needed; ++i) batch.scratch_blocks.push_back(num_blocks() + i);
+  used_cells_.chunks += cells.chunks;
+  used_cells_.states += cells.states;
+  return true;
 }
 
 namespace {
@@ -273,6 +295,7 @@ void Engine::begin_trace(const StepInFlight& step) {
 // uses the scratch blocks, or those of a sequence that ends, again.
 void Engine::keep_accepted(StepInFlight& step) {
   const Batch& batch = step.batch;
+  if (has_states_) keep_accepted_cells(step);
   if (batch.scratch_blocks.empty()) return;
   copies_.clear();
   const Placement& placement = executor_->placement();
@@ -280,6 +303,15 @@ void Engine::keep_accepted(StepInFlight& step) {
     placement.accept(batch.rows, walk.row(),
                      batch.sequences[batch.rows[walk.row()].sequence].blocks, copies_);
   if (!copies_.empty()) timed(step.io.times, "copy_slots", [&] { executor_->copy_slots(copies_); });
+}
+
+// The same of chunks and states, before the rows of the next step.
+void Engine::keep_accepted_cells(StepInFlight& step) {
+  const Batch& batch = step.batch;
+  for (const SamplingStage::Walk& walk : step.sampling->walks())
+    executor_->cell_placement().accept(batch.rows, walk.row(),
+                                       batch.sequences[batch.rows[walk.row()].sequence].cell,
+                                       chunk_copies_, state_copies_);
 }
 
 }  // namespace invar

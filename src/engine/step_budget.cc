@@ -17,6 +17,7 @@ constexpr double kShareOfPrompts = 0.8;
 Batch batch_of(int rows, int slots, int block_size) {
   Batch batch;
   batch.sequences.resize(1);
+  batch.sequences[0].cell = 0;
   batch.sequences[0].blocks.resize((slots + block_size - 1) / block_size);
   std::iota(batch.sequences[0].blocks.begin(), batch.sequences[0].blocks.end(), 0);
   for (int i = 0; i < rows; ++i)

@@ -29,6 +29,9 @@ struct RunnerLimits {
   int32_t max_rows = 512;
   int32_t max_logit_rows = 128;
   int32_t max_aux_layers = 0;
+  // Where layers have states: cells of sequences; scratch ones of draft paths, beside those of the
+  // pieces of a step; snapshots of states. In the order in which they lie.
+  int32_t cells = 1, draft_cells = 0, snapshots = 0;
   // Of a drafter that is a part of the target. Keys and values are those of its layers alone.
   int32_t exit_layer = 0;   // the first so many layers, with the head behind them; 0: all
   bool mtp_module = false;  // the module that predicts one token further; batches begin with it

@@ -103,10 +103,8 @@ void CellPlacement::accept(std::span<const BatchRow> rows, int32_t last, int32_t
   const int32_t state = is_last_slot(row) ? next_state_[last] : state_of_[last];
   if (state >= 0 && state != cell) states.push_back({state, cell});
   if (is_last_slot(row)) return;  // the next row begins a chunk
-  const std::vector<int32_t> own(static_cast<size_t>(chunk_of(row)) + 1, cell);
-  std::vector<SlotCopy> all;
-  chunks_.accept(rows, last, own, all);
-  chunks.push_back({all.back().from, cell});  // chunks before are in the state
+  // Chunks before it are in the state, and the slots of this one before the path were copied to it.
+  chunks.push_back({chunks_.table(last)[chunk_of(row)], cell});
 }
 
 }  // namespace invar

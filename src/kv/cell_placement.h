@@ -53,7 +53,8 @@ class CellPlacement {
   std::span<const int32_t> next_state() const { return next_state_; }
 
   // Accepts the draft path that ends in row `last`: appends the copies that bring its chunk and
-  // state to the sequence's cell. Accepting a trunk row needs none.
+  // state to the sequence's cell. Accepting a trunk row needs none. To be done before the scratch
+  // cells are used again.
   void accept(std::span<const BatchRow> rows, int32_t last, int32_t cell,
               std::vector<CellCopy>& chunks, std::vector<CellCopy>& states) const;
 

@@ -20,7 +20,13 @@ uint64_t mix(uint64_t hash, uint64_t value) {
 
 }  // namespace
 
-PrefixCache::PrefixCache(BlockPool& pool, uint64_t hash_mask) : pool_(pool), hash_mask_(hash_mask) {
+PrefixCache::PrefixCache(BlockPool& pool, std::optional<SnapshotCells> snapshots,
+                         uint64_t hash_mask)
+    : pool_(pool), hash_mask_(hash_mask), snapshots_(snapshots) {
+  if (snapshots) {
+    snapshot_block_.resize(snapshots->count, -1);
+    last_use_.resize(snapshots->count);
+  }
   entries_.resize(pool.num_blocks());
   tokens_.resize(int64_t{pool.num_blocks()} * pool.block_size());
   buckets_.resize(std::bit_ceil(static_cast<uint32_t>(pool.num_blocks())), -1);
@@ -32,8 +38,8 @@ PrefixCache::~PrefixCache() {
   pool_.set_keeper(nullptr);
 }
 
-void PrefixCache::match(std::span<const int32_t> tokens, std::string_view salt,
-                        std::vector<int32_t>& blocks) {
+int32_t PrefixCache::match(std::span<const int32_t> tokens, std::string_view salt,
+                           std::vector<int32_t>& blocks) {
   blocks.clear();
   const int32_t slots = pool_.block_size();
   int32_t parent = -1;
@@ -45,15 +51,22 @@ void PrefixCache::match(std::span<const int32_t> tokens, std::string_view salt,
     blocks.push_back(block);
     parent = block;
   }
-  touch_chain(parent);
+  if (snapshots_)
+    while (!blocks.empty() && entries_[blocks.back()].snapshot < 0) blocks.pop_back();
+  if (blocks.empty()) return -1;
+  touch_chain(blocks.back());
+  if (!snapshots_) return -1;
+  const int32_t number = entries_[blocks.back()].snapshot;
+  use_snapshot(number);
+  return snapshots_->first + number;
 }
 
-void PrefixCache::insert(std::span<const int32_t> tokens, std::string_view salt,
-                         BlockTable& table) {
+int32_t PrefixCache::insert(std::span<const int32_t> tokens, std::string_view salt,
+                            BlockTable& table, int32_t state_at) {
   const int32_t slots = pool_.block_size();
   const int32_t full = static_cast<int32_t>(tokens.size()) / slots;
   CHECK(full <= table.num_blocks(), "tokens without blocks");
-  int32_t parent = -1;
+  int32_t parent = -1, with_state = -1;
   for (int32_t i = 0; i < full; ++i) {
     const int32_t* content = &tokens[i * slots];
     const uint64_t hash = hash_of(parent, salt, content);
@@ -65,8 +78,25 @@ void PrefixCache::insert(std::span<const int32_t> tokens, std::string_view salt,
       table.replace(i, block);
     }
     parent = block;
+    if ((i + 1) * slots == state_at) with_state = block;
   }
   touch_chain(parent);
+  return with_state >= 0 && entries_[with_state].snapshot < 0 ? take_snapshot(with_state) : -1;
+}
+
+int32_t PrefixCache::take_snapshot(int32_t block) {
+  if (!snapshots_ || snapshots_->count == 0) return -1;
+  const auto oldest = std::ranges::min_element(last_use_);
+  const int32_t number = static_cast<int32_t>(oldest - last_use_.begin());
+  if (snapshot_block_[number] >= 0) entries_[snapshot_block_[number]].snapshot = -1;
+  snapshot_block_[number] = block;
+  entries_[block].snapshot = number;
+  use_snapshot(number);
+  return snapshots_->first + number;
+}
+
+void PrefixCache::use_snapshot(int32_t number) {
+  last_use_[number] = ++uses_;
 }
 
 void PrefixCache::clear() {
@@ -143,6 +173,11 @@ void PrefixCache::remove(int32_t block) {
   if (e.parent >= 0) --entries_[e.parent].children;
   e.salt.clear();
   e.is_used = false;
+  if (e.snapshot >= 0) {
+    snapshot_block_[e.snapshot] = -1;
+    last_use_[e.snapshot] = 0;  // the next to be taken
+    e.snapshot = -1;
+  }
   unlink(block);
   --size_;
   pool_.drop_kept(block);
@@ -175,6 +210,8 @@ std::string PrefixCache::check_integrity() const {
     const Entry& e = entries_[block];
     if (!e.is_used) continue;
     ++used;
+    if (e.snapshot >= 0 && snapshot_block_[e.snapshot] != block)
+      return fmt::format("the snapshot of block {} is another one's", block);
     if (e.parent < 0) continue;
     if (!entries_[e.parent].is_used) return fmt::format("block {} lost its parent", block);
     if (pool_.is_idle_kept(e.parent) && !pool_.is_idle_kept(block))

@@ -61,11 +61,20 @@ int64_t SequenceStore::block_bytes(std::span<const StateShape> layers, int block
   return is_in_8_bits(type) ? most + stored : all;
 }
 
-int64_t SequenceStore::cell_bytes(std::span<const StateShape> layers, CacheType type) {
+int64_t SequenceStore::chunk_bytes(std::span<const StateShape> layers, CacheType type) {
   int64_t all = 0;
-  for (const StateShape& shape : layers)
-    all += cell_of(shape, type).chunk + cell_of(shape, type).state;
+  for (const StateShape& shape : layers) all += cell_of(shape, type).chunk;
   return all;
+}
+
+int64_t SequenceStore::state_bytes(std::span<const StateShape> layers, CacheType type) {
+  int64_t all = 0;
+  for (const StateShape& shape : layers) all += cell_of(shape, type).state;
+  return all;
+}
+
+int64_t SequenceStore::cell_bytes(std::span<const StateShape> layers, CacheType type) {
+  return chunk_bytes(layers, type) + state_bytes(layers, type);
 }
 
 SequenceStore::SequenceStore(Device& device, std::span<const StateShape> layers,
@@ -121,7 +130,7 @@ void SequenceStore::place_stored(Device& device, std::span<const StateShape> lay
 
 void SequenceStore::place_cells(Device& device, std::span<const StateShape> layers) {
   const int chunks = options_.cells + options_.scratch.chunks;
-  const int states = options_.cells + options_.scratch.states;
+  const int states = options_.cells + options_.scratch.states + options_.snapshots;
   int64_t all = 0;
   for (const StateShape& shape : layers) {
     const CellBytes cell = cell_of(shape, options_.type);
@@ -138,6 +147,19 @@ void SequenceStore::place_cells(Device& device, std::span<const StateShape> laye
     chunks_.push_back(take(chunks, cell_of(shape, options_.type).chunk));
     states_.push_back(take(states, cell_of(shape, options_.type).state));
   }
+}
+
+void SequenceStore::copy_cells(Stream& stream, std::span<const CellCopy> chunks,
+                               std::span<const CellCopy> states) const {
+  const auto copy = [&](const Cells& cells, const CellCopy& c) {
+    if (cells.bytes > 0)
+      stream.copy_rows(cells.at<std::byte>(c.to), cells.bytes, cells.at<std::byte>(c.from),
+                       cells.bytes, cells.bytes, 1);
+  };
+  for (const Cells& layer : chunks_)
+    for (const CellCopy& c : chunks) copy(layer, c);
+  for (const Cells& layer : states_)
+    for (const CellCopy& c : states) copy(layer, c);
 }
 
 void SequenceStore::vacate() {

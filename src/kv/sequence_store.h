@@ -5,6 +5,7 @@
 #include <span>
 #include <vector>
 
+#include "device/stream.h"
 #include "device/vacatable.h"
 #include "kernels/layout.h"
 #include "kv/state_shape.h"
@@ -16,6 +17,7 @@ struct StoreOptions {
   int block_size = 32;   // slots: 32, 64 or 128
   int cells = 0;         // of sequences, where layers have states
   ScratchCells scratch;  // behind them
+  int snapshots = 0;     // of states, behind these
   int first_layer = 0;   // the model's number of the first layer here
   CacheLayout layout = CacheLayout::panels;
   CacheType type = CacheType::bf16;
@@ -35,6 +37,9 @@ class SequenceStore {
   int blocks() const { return options_.blocks; }
   int block_size() const { return options_.block_size; }
   int cells() const { return options_.cells; }
+  // One after the other, in every layer.
+  void copy_cells(Stream& stream, std::span<const CellCopy> chunks,
+                  std::span<const CellCopy> states) const;
   // Gives the memory back, and takes it again, zeroed; its addresses stay.
   void vacate();
   void occupy();
@@ -42,6 +47,8 @@ class SequenceStore {
   static int64_t block_bytes(std::span<const StateShape> layers, int block_size,
                              CacheType type = CacheType::bf16);
   static int64_t cell_bytes(std::span<const StateShape> layers, CacheType type = CacheType::bf16);
+  static int64_t chunk_bytes(std::span<const StateShape> layers, CacheType type = CacheType::bf16);
+  static int64_t state_bytes(std::span<const StateShape> layers, CacheType type = CacheType::bf16);
 
  private:
   size_t at(int index) const { return static_cast<size_t>(index - options_.first_layer); }

@@ -32,8 +32,13 @@ void expect_valid(const Batch& batch) {
               "a parent that is not the position before its child");
     }
   }
-  for (const BatchSequence& sequence : batch.sequences)
+  for (const BatchSequence& sequence : batch.sequences) {
     for (const int32_t block : sequence.blocks) require(block >= 0, "a negative block");
+    require(sequence.cell >= -1, "a negative cell");
+  }
+  for (const auto& copies : {batch.chunk_copies, batch.state_copies})
+    for (const CellCopy& copy : copies)
+      require(copy.from >= 0 && copy.to >= 0, "a copy of a negative cell");
   for (const int32_t block : batch.scratch_blocks) require(block >= 0, "a negative scratch block");
   require(ascends(batch.logit_rows), "logit rows do not ascend");
   require(batch.logit_rows.empty() || batch.logit_rows.back() < std::ssize(batch.rows),

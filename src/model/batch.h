@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "kernels/layout.h"
 #include "kv/rows.h"
 
 namespace invar {
@@ -18,8 +19,10 @@ struct Batch {
       logit_rows;  // ascending row indices whose logits are wanted, in output order
   std::vector<int32_t>
       aux_layers;  // ascending; the hidden state after this layer is kept for every row
-  std::vector<int32_t> scratch_blocks;  // blocks that the forward may overwrite: tails of draft
-                                        // paths (see kv/placement.h)
+  // Done before the rows, one after the other: of chunks and of states.
+  std::vector<CellCopy> chunk_copies = {}, state_copies = {};
+  std::vector<int32_t> scratch_blocks = {};  // blocks that the forward may overwrite: tails of
+                                             // draft paths (see kv/placement.h)
   // Layers [layer_begin, layer_end) are run. A range that begins at 0 embeds the tokens, any other
   // starts from ForwardIo::hidden; a range that ends at the last layer makes logits, any other
   // leaves ForwardIo::hidden. Layer number spec.layers is the module that predicts one token

@@ -37,6 +37,7 @@ void ForwardPass::prepare() {
   int positions = 0;
   for (const BatchRow& row : batch_.rows) positions = std::max(positions, row.position + 1);
   model_.ropes.fill(positions, on);
+  kv_.copy_cells(*on.stream, batch_.chunk_copies, batch_.state_copies);
   ws_.tables = ws_.table_builder.build(batch_, kv_.block_size(), on, kv_.cells());
   take_tokens();
   if (has_nan_flags()) {

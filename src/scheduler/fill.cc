@@ -2,6 +2,7 @@
 #include <algorithm>
 
 #include "base/check.h"
+#include "kv/cell_placement.h"
 #include "scheduler/scheduler.h"
 
 namespace invar {
@@ -52,7 +53,7 @@ bool Scheduler::add_oldest(StepPlan& plan, int32_t budget, int32_t share, int32_
     Sequence& s = running(i);
     if (!s.is_resident() || !s.in_prefill()) continue;
     const int32_t wanted = std::min(chunk(s.planned, s.prefill_end, budget, left), left - end);
-    int32_t rows = rows_with_blocks(s, wanted);
+    int32_t rows = whole_chunks(s.planned, s.prefill_end, rows_with_blocks(s, wanted));
     // The oldest sequence does not wait for the blocks of younger ones.
     if (rows == 0 && wanted > 0 && i == 0 && make_room(plan, i)) rows = 1;
     if (rows == 0) return false;
@@ -86,7 +87,9 @@ void Scheduler::add_shortest(StepPlan& plan, int32_t budget, bool may_admit, int
       continue;
     }
     Sequence& s = sequences_[shortest_[i++]];
-    const int32_t rows = rows_with_blocks(s, chunk(s.planned, s.prefill_end, budget, left));
+    const int32_t rows =
+        whole_chunks(s.planned, s.prefill_end,
+                     rows_with_blocks(s, chunk(s.planned, s.prefill_end, budget, left)));
     if (rows > 0) emit(plan, s, rows);
     left -= rows;
   }
@@ -103,7 +106,9 @@ bool Scheduler::admit_chunk(StepPlan& plan, int32_t index, int32_t budget, int32
                             int32_t& left) {
   if (!fits(index)) return false;
   const int32_t known = sequences_[index].known;
-  const int32_t rows = std::min(chunk(known - new_rows(index), known, budget, left), share);
+  const int32_t begin = known - new_rows(index);
+  const int32_t rows =
+      whole_chunks(begin, known, std::min(chunk(begin, known, budget, left), share));
   if (rows == 0) return false;
   emit(plan, admit(plan, index), rows);
   left -= rows;
@@ -123,9 +128,16 @@ void Scheduler::add_whole_prompts(StepPlan& plan, int32_t& left) {
 
 int32_t Scheduler::chunk(int32_t begin, int32_t end, int32_t budget, int32_t left) const {
   int32_t rows = std::min(end - begin, left);
-  if (const auto& schedule = options_.chunk_schedule)
-    rows = std::min(rows, scheduled_chunk(*schedule, begin) - (budget - left));
+  if (const auto& schedule = options_.chunk_schedule) {
+    const int32_t least = options_.has_states ? kBoundary : 0;
+    rows = std::min(rows, std::max(least, scheduled_chunk(*schedule, begin)) - (budget - left));
+  }
   return std::max(rows, 0);
+}
+
+int32_t Scheduler::whole_chunks(int32_t begin, int32_t end, int32_t rows) const {
+  if (!options_.has_states || begin + rows >= end) return rows;
+  return std::max(0, (begin + rows) / kBoundary * kBoundary - begin);
 }
 
 void Scheduler::add_drafts(StepPlan& plan, int32_t& left) {

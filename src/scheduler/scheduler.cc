@@ -4,6 +4,7 @@
 
 #include "base/check.h"
 #include "base/error.h"
+#include "kv/cell_placement.h"
 
 namespace invar {
 
@@ -14,6 +15,11 @@ void check_options(const SchedulerOptions& o, const BlockPool& pool) {
   if (o.max_num_batched_tokens < o.max_num_seqs)
     fail_usage("max_num_batched_tokens ({}) must be at least max_num_seqs ({})",
                o.max_num_batched_tokens, o.max_num_seqs);
+  if (o.has_states && o.max_num_batched_tokens < o.max_num_seqs + kBoundary)
+    fail_usage(
+        "expected max-num-batched-tokens of at least max-num-seqs + {} ({}) where layers have "
+        "states, found {}",
+        kBoundary, o.max_num_seqs + kBoundary, o.max_num_batched_tokens);
   if (o.max_model_len < 1) fail_usage("max_model_len must be at least 1, not {}", o.max_model_len);
   if (o.max_plans_in_flight < 1 || o.max_plans_in_flight > 4)
     fail_usage("1 to 4 plans may be in flight, not {}", o.max_plans_in_flight);
@@ -38,6 +44,7 @@ Scheduler::Scheduler(const SchedulerOptions& options, BlockPool& pool, PrefixCac
     : options_(options), pool_(pool), cache_(cache) {
   check_options(options, pool);
   shortest_.reserve(static_cast<size_t>(options.max_num_seqs));
+  for (int32_t cell = options.max_num_seqs; --cell >= 0;) free_cells_.push_back(cell);
 }
 
 void Scheduler::add(const SequenceSpec& spec) {
@@ -60,6 +67,7 @@ void Scheduler::add(const SequenceSpec& spec) {
                           .in_flight = 0,
                           .entry = 0,
                           .overtakers = 0,
+                          .cell = -1,
                           .state = State::free,
                           .table = BlockTable(pool_),
                           .prefix = nullptr,
@@ -108,7 +116,9 @@ void Scheduler::plan(int32_t budget, StepPlan& plan) {
   fill(plan, budget);
   CHECK(plan.rows() <= budget, "a plan over its budget");
   if (!plan.preempted.empty()) forget_gone();
-  if (!plan.entries.empty()) plan.number = ++last_plan_;
+  if (plan.entries.empty()) return;
+  plan.number = ++last_plan_;
+  std::swap(plan.state_copies, state_copies_);
 }
 
 template <typename Take>
@@ -144,7 +154,10 @@ void Scheduler::end_plan(const StepPlan& plan, std::span<const StepResult> resul
 void Scheduler::commit(const StepPlan& plan, std::span<const StepResult> results) {
   end_plan(plan, results, [&](Sequence& s, const StepEntry& e, const StepResult& r) {
     CHECK(r.finished || r.new_tokens >= int32_t{e.samples}, "a sampling entry without its token");
-    if (r.new_tokens == 0) return;
+    if (r.new_tokens == 0) {
+      if (options_.has_states && !r.finished) remember(s, e.start + e.rows);
+      return;
+    }
     s.planned += r.new_tokens - 1;
     if (e.drafts > 0 && !reserves_whole_sequences()) s.table.truncate(s.planned);
     // Not the slot of a row that has run ahead: what is in it may not be finite.
@@ -158,6 +171,7 @@ void Scheduler::discard(const StepPlan& plan, std::span<const StepResult> result
 
 void Scheduler::preempt_all(std::vector<int64_t>& preempted) {
   CHECK(plans_in_flight() == 0, "preemption of sequences in flight");
+  state_copies_.clear();
   for (const int32_t index : running_) {
     lay_aside(sequences_[index]);
     preempted.push_back(sequences_[index].id);
@@ -181,13 +195,14 @@ int32_t Scheduler::owed_blocks(const Sequence& s) const {
 int32_t Scheduler::cached_tokens(int32_t index) {
   const Sequence& s = sequences_[index];
   matched_.clear();
+  matched_state_ = -1;
   if (cache_ && s.prefix)
-    cache_->match(std::span(*s.prefix).first(s.known), s.cache_salt, matched_);
+    matched_state_ = cache_->match(std::span(*s.prefix).first(s.known), s.cache_salt, matched_);
   return static_cast<int32_t>(matched_.size()) * pool_.block_size();
 }
 
 bool Scheduler::fits(int32_t index) {
-  if (index < 0 || num_running_ == options_.max_num_seqs) return false;
+  if (index < 0 || num_running_ == options_.max_num_seqs || free_cells_.empty()) return false;
   const Sequence& s = sequences_[index];
   cached_tokens(index);
   // Idle blocks of the cache count as free until they are shared.
@@ -204,6 +219,9 @@ Scheduler::Sequence& Scheduler::admit(StepPlan& plan, int32_t index) {
     sequences_[oldest].overtakers += admission_blocks(s);
   queue_.remove(index);
   s.state = State::running;
+  s.cell = free_cells_.back();
+  free_cells_.pop_back();
+  if (matched_state_ >= 0) state_copies_.push_back({matched_state_, s.cell});
   s.table.share(matched_);
   s.planned = static_cast<int32_t>(s.table.capacity());
   s.prefill_end = s.known;
@@ -233,6 +251,7 @@ void Scheduler::lay_aside(Sequence& s) {
   promised_ -= owed_blocks(s);
   --num_running_;
   s.table.clear();
+  give_back_cell(s);
   s.planned = 0;
   insert_waiting(s);
 }
@@ -253,7 +272,17 @@ void Scheduler::make_way(StepPlan& plan) {
 }
 
 void Scheduler::remember(Sequence& s, int32_t slots) {
-  if (cache_ && s.prefix) cache_->insert(std::span(*s.prefix).first(slots), s.cache_salt, s.table);
+  if (!cache_ || !s.prefix) return;
+  // Where its states are once all that is planned is computed.
+  const int32_t state_at = s.planned / kBoundary * kBoundary;
+  const int32_t cell =
+      cache_->insert(std::span(*s.prefix).first(slots), s.cache_salt, s.table, state_at);
+  if (cell >= 0) state_copies_.push_back({s.cell, cell});
+}
+
+void Scheduler::give_back_cell(Sequence& s) {
+  if (s.cell >= 0) free_cells_.push_back(s.cell);
+  s.cell = -1;
 }
 
 bool Scheduler::make_room(StepPlan& plan, size_t index) {
@@ -318,6 +347,7 @@ void Scheduler::drop(Sequence& s) {
 void Scheduler::free_index_if_idle(Sequence& s) {
   if (s.in_flight > 0) return;
   s.table.clear();
+  give_back_cell(s);
   s.state = State::free;
   free_indices_.push_back(index_of(s));
 }
@@ -332,7 +362,7 @@ std::string Scheduler::check_integrity(int32_t others) const {
   if (cache_)
     if (std::string wrong = cache_->check_integrity(); !wrong.empty()) return wrong;
   int32_t held = others + (cache_ ? cache_->size() : 0);
-  int32_t referenced = 0, promised = 0, resident = 0, waiting = 0;
+  int32_t referenced = 0, promised = 0, resident = 0, waiting = 0, cells = 0;
   for (const Sequence& s : sequences_) {
     held += s.table.num_blocks();
     promised += owed_blocks(s);
@@ -342,6 +372,9 @@ std::string Scheduler::check_integrity(int32_t others) const {
       return fmt::format("sequence {} has fewer tokens than are known", s.id);
     if (s.state == State::waiting && s.table.num_blocks() > 0)
       return fmt::format("sequence {} waits and holds blocks", s.id);
+    if ((s.cell >= 0) != (s.state == State::running || s.state == State::removed))
+      return fmt::format("sequence {} has the cell {} in a state of other ones", s.id, s.cell);
+    cells += s.cell >= 0;
     if (s.state == State::running && s.table.capacity() < s.planned)
       return fmt::format("sequence {} is planned beyond its blocks", s.id);
   }
@@ -353,6 +386,9 @@ std::string Scheduler::check_integrity(int32_t others) const {
     return fmt::format("{} blocks are promised but {} are owed", promised_, promised);
   if (resident != num_running_ || resident != std::ssize(running_))
     return fmt::format("{} sequences are resident but {} are listed", resident, running_.size());
+  if (cells + std::ssize(free_cells_) != options_.max_num_seqs)
+    return fmt::format("{} cells are free and {} are held of {}", free_cells_.size(), cells,
+                       options_.max_num_seqs);
   if (waiting != num_waiting())
     return fmt::format("{} sequences wait but {} are listed", waiting, num_waiting());
   return {};

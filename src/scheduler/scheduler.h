@@ -35,7 +35,7 @@ int32_t scheduled_chunk(const ChunkSchedule& schedule, int32_t done);
 
 struct SchedulerOptions {
   std::string policy = "sarathi";
-  int32_t max_num_seqs = 128;            // sequences that hold blocks
+  int32_t max_num_seqs = 128;            // sequences that hold blocks, and a cell each
   int32_t max_num_batched_tokens = 512;  // rows of a step
   int32_t max_model_len = 0;             // tokens of a sequence, prompt and answer
   int32_t max_plans_in_flight = 1;       // 1 to 4
@@ -46,6 +46,9 @@ struct SchedulerOptions {
   // Who waits takes places and blocks of residents that the queue's rank puts behind it; these wait
   // again. Else who is admitted stays.
   bool urgent_take_slots = false;
+  // Layers have a state of each sequence. Chunks of prompts then end at boundaries
+  // (kv/cell_placement.h), so that a step crosses few of them.
+  bool has_states = false;
 };
 
 struct SequenceSpec {
@@ -100,6 +103,8 @@ class Scheduler {
 
   // Blocks of a planned sequence, valid until the next call.
   std::span<const int32_t> blocks(int32_t index) const { return sequences_[index].table.blocks(); }
+  // Its cell, of max_num_seqs.
+  int32_t cell(int32_t index) const { return sequences_[index].cell; }
   int32_t num_waiting() const { return queue_.size(); }
   int32_t num_running() const { return num_running_; }
   int32_t plans_in_flight() const { return static_cast<int32_t>(last_plan_ - last_commit_); }
@@ -122,7 +127,8 @@ class Scheduler {
     int32_t in_flight = 0;  // uncommitted plans that compute it
     int32_t entry = 0;      // of the last plan that computes it
     int32_t overtakers =
-        0;  // blocks of those that were admitted while it was the oldest that waits
+        0;              // blocks of those that were admitted while it was the oldest that waits
+    int32_t cell = -1;  // while it holds blocks
     State state = State::free;
     BlockTable table;
     const std::vector<int32_t>* prefix = nullptr;
@@ -224,8 +230,11 @@ class Scheduler {
   int32_t chunk(int32_t begin, int32_t end, int32_t budget, int32_t left) const;
   // Adds rows to the sequence's entry, or such an entry; the blocks exist.
   void emit(StepPlan& plan, Sequence& s, int32_t rows);
+  // The same, up to the last boundary where layers have states, if the chunk does not end at `end`.
+  int32_t whole_chunks(int32_t begin, int32_t end, int32_t rows) const;
   // Leaves the full blocks of its first slots, which are computed, in the prefix cache.
   void remember(Sequence& s, int32_t slots);
+  void give_back_cell(Sequence& s);
   // Blocks that a resident prompt has yet to take.
   int32_t owed_blocks(const Sequence& s) const;
   void insert_waiting(Sequence& s);
@@ -236,17 +245,19 @@ class Scheduler {
   void forget_gone();
 
   std::vector<Sequence> sequences_;  // by index
-  std::vector<int32_t> free_indices_;
+  std::vector<int32_t> free_indices_, free_cells_;
   std::unordered_map<int64_t, int32_t> index_of_;
   WaitingQueue queue_;
   std::vector<int32_t> running_;  // slots, by order_of_resident and age
   int32_t num_running_ = 0;
-  int32_t promised_ = 0;           // blocks that resident prompts have yet to take
-  std::vector<int32_t> matched_;   // cached blocks of the sequence that was found to fit
-  std::vector<int32_t> shortest_;  // resident prompts in their order by size
-  size_t victim_end_ = 0;          // residents from here on are in flight or gone
-  bool took_blocks_ = false;       // for a resident: nobody is admitted with them in this plan
-  int32_t yielding_ = -1;          // index of the resident that is to come out of flight
+  int32_t promised_ = 0;                // blocks that resident prompts have yet to take
+  std::vector<int32_t> matched_;        // cached blocks of the sequence that was found to fit
+  int32_t matched_state_ = -1;          // and the cell of the states behind them
+  std::vector<CellCopy> state_copies_;  // of the next plan
+  std::vector<int32_t> shortest_;       // resident prompts in their order by size
+  size_t victim_end_ = 0;               // residents from here on are in flight or gone
+  bool took_blocks_ = false;            // for a resident: nobody is admitted with them in this plan
+  int32_t yielding_ = -1;               // index of the resident that is to come out of flight
   int64_t arrivals_ = 0, last_plan_ = 0, last_commit_ = 0;
 };
 

@@ -18,6 +18,7 @@ void StepPlan::clear() {
   entries.clear();
   admitted.clear();
   preempted.clear();
+  state_copies.clear();
 }
 
 namespace {
@@ -60,6 +61,8 @@ void expect_valid(const StepPlan& plan) {
     if (!condition) fail("a step plan is malformed: {}", what);
   };
   require(plan.number >= 0, "a negative number");
+  for (const CellCopy& copy : plan.state_copies)
+    require(copy.from >= 0 && copy.to >= 0, "a copy of a negative cell");
   for (const StepEntry& e : plan.entries) {
     require(e.sequence >= 0 && e.start >= 0, "a negative sequence or position");
     require(e.rows >= 1 && e.drafts >= 0, "an entry without rows");

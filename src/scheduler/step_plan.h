@@ -4,6 +4,8 @@
 #include <cstdint>
 #include <vector>
 
+#include "kernels/layout.h"
+
 namespace invar {
 
 // Tokens start .. start + rows - 1 of one sequence, and up to `drafts` draft rows after them.
@@ -23,6 +25,8 @@ struct StepPlan {
   std::vector<StepEntry> entries;  // at most one per sequence
   std::vector<int64_t> admitted;   // sequences that start, or start again, with this step
   std::vector<int64_t> preempted;  // sequences that lost their blocks and wait again
+  // Of states, before any row is computed: those that the prefix cache keeps or gives.
+  std::vector<CellCopy> state_copies;
 
   int32_t rows() const;  // drafts included
   void clear();

@@ -124,7 +124,7 @@ class Replay {
   // a walk along those of its tokens that follow here.
   Batch batch_of(int32_t begin, int32_t end) {
     const auto answer = static_cast<int32_t>(receipt_.prompt.size()) - 1;
-    Batch batch{.sequences = {BatchSequence{}}};
+    Batch batch{.sequences = {BatchSequence{.cell = 0}}};
     for (int32_t i = 0; i * kBlock < static_cast<int32_t>(tokens_.size()); ++i)
       batch.sequences[0].blocks.push_back(i);
     stage_.begin();

@@ -69,8 +69,9 @@ void keep_trunk(DraftTree& tree) {
   tree.resize(trunk_size(tree));
 }
 
-void append_rows(const DraftTree& tree, std::vector<BatchRow>& rows) {
-  const int32_t root = static_cast<int32_t>(rows.size()) - 1, trunk = trunk_size(tree);
+void append_rows(const DraftTree& tree, std::vector<BatchRow>& rows, bool has_states) {
+  const int32_t root = static_cast<int32_t>(rows.size()) - 1;
+  const int32_t trunk = has_states ? 0 : trunk_size(tree);
   CHECK(root >= 0, "a draft tree without a root");
   const int32_t sequence = rows[root].sequence;
   for (int32_t node = 0; node < std::ssize(tree); ++node) {

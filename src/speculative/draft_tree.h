@@ -38,8 +38,9 @@ void prune(DraftTree& tree, int32_t nodes, int32_t depth);
 // Takes away the nodes that are not of the trunk.
 void keep_trunk(DraftTree& tree);
 
-// Appends the tree's rows to those of a batch, whose last row is the root.
-void append_rows(const DraftTree& tree, std::vector<BatchRow>& rows);
+// Appends the tree's rows to those of a batch, whose last row is the root. The trunk's are rows of
+// the sequence itself, but where layers have states: those move with such rows.
+void append_rows(const DraftTree& tree, std::vector<BatchRow>& rows, bool has_states = false);
 
 // The node below `node` (-1: the root) that holds `token`, or -1.
 int32_t child_with(const DraftTree& tree, int32_t node, int32_t token);

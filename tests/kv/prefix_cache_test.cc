@@ -54,9 +54,45 @@ TEST(PrefixCache, FindsTheLongestPrefixOfWholeBlocks) {
   EXPECT_EQ(blocks.size(), 1u);
 }
 
+// Enters a prompt whose states stand behind so many slots; the cell that they go to.
+int32_t enter_with_state(BlockPool& pool, PrefixCache& cache, const std::string& blocks,
+                         int32_t state_at) {
+  BlockTable table(pool);
+  EXPECT_TRUE(table.grow(std::ssize(tokens_of(blocks))));
+  const int32_t cell = cache.insert(tokens_of(blocks), "", table, state_at);
+  EXPECT_EQ(cache.check_integrity(), "");
+  return cell;
+}
+
+std::pair<int, int> matched_with_state(PrefixCache& cache, const std::string& blocks) {
+  std::vector<int32_t> found;
+  const int32_t cell = cache.match(tokens_of(blocks), "", found);
+  return {static_cast<int>(found.size()), cell};
+}
+
+TEST(PrefixCache, WhereLayersHaveStatesAPrefixEndsWithTheLastSnapshot) {
+  BlockPool pool(20, kSlots);
+  PrefixCache cache(pool, SnapshotCells{.first = 10, .count = 2});
+  EXPECT_EQ(enter_with_state(pool, cache, "abcd", 2 * kSlots), 10);
+  EXPECT_EQ(matched_with_state(cache, "abcde"), std::pair(2, 10));
+  EXPECT_EQ(matched_with_state(cache, "abx"), std::pair(2, 10));
+  EXPECT_EQ(matched_with_state(cache, "ax"), std::pair(0, -1));
+  // It is there already; no entry ends there.
+  EXPECT_EQ(enter_with_state(pool, cache, "abcd", 2 * kSlots), -1);
+  EXPECT_EQ(enter_with_state(pool, cache, "abcd", 2 * kSlots + 1), -1);
+  EXPECT_EQ(enter_with_state(pool, cache, "abcd", 4 * kSlots), 11);
+  EXPECT_EQ(matched_with_state(cache, "abcde"), std::pair(4, 11));
+  // The least recently used one goes.
+  EXPECT_EQ(enter_with_state(pool, cache, "xy", kSlots), 10);
+  EXPECT_EQ(matched_with_state(cache, "abx"), std::pair(0, -1));
+  EXPECT_EQ(matched_with_state(cache, "abcde"), std::pair(4, 11));
+  cache.clear();
+  EXPECT_EQ(enter_with_state(pool, cache, "abcd", kSlots), 10);
+}
+
 TEST(PrefixCache, SaltsNeverMeet) {
   BlockPool pool(20, kSlots);
-  PrefixCache cache(pool, 0);  // all hashes collide
+  PrefixCache cache(pool, {}, 0);  // all hashes collide
   enter(pool, cache, "ab", "red");
   enter(pool, cache, "abc", "blue");
   EXPECT_EQ(num_matched(cache, tokens_of("abc"), "red"), 2);
@@ -118,7 +154,7 @@ TEST(PrefixCache, WhatIsFoundIsWhatWouldBeComputed) {
   for (const uint64_t mask : {~uint64_t{0}, uint64_t{3}, uint64_t{0}}) {
     std::mt19937 random(7);
     BlockPool pool(30, kSlots);
-    PrefixCache cache(pool, mask);
+    PrefixCache cache(pool, {}, mask);
     std::vector<uint64_t> memory(30 * kSlots, 0);
     struct Sequence {
       Tokens tokens;

@@ -9,6 +9,7 @@
 #include <set>
 
 #include "base/fields.h"
+#include "kv/cell_placement.h"
 #include "scheduler/policies.h"
 #include "scheduler/scheduler.h"
 
@@ -41,7 +42,15 @@ class Simulation {
     const int least = (options_.max_model_len + slots - 1) / slots;
     pool_.emplace(least + (random_() % 2 ? random_() % 3 : random_() % 60), slots);
     memory_.resize(pool_->num_blocks() * slots, 0);
-    if (random_() % 3) cache_.emplace(*pool_, random_() % 2 ? ~uint64_t{0} : uint64_t{7});
+    options_.has_states = random_() % 2 == 0;
+    if (options_.has_states)
+      options_.max_num_batched_tokens =
+          std::max(options_.max_num_batched_tokens, 2 * kBoundary) + options_.max_num_seqs;
+    const SnapshotCells snapshots{options_.max_num_seqs + 3, static_cast<int32_t>(random_() % 6)};
+    states_.resize(snapshots.first + snapshots.count);
+    if (random_() % 3)
+      cache_.emplace(*pool_, options_.has_states ? std::optional(snapshots) : std::nullopt,
+                     random_() % 2 ? ~uint64_t{0} : uint64_t{7});
     scheduler_ = make_scheduler(options_, *pool_, cache_ ? &*cache_ : nullptr);
     may_draft_ = random_() % 2;
   }
@@ -67,6 +76,7 @@ class Simulation {
   int overtakings() const { return overtakings_; }
   int ahead() const { return ahead_; }
   int in_vain() const { return in_vain_; }
+  int state_copies() const { return state_copies_; }
 
  private:
   using Key = uint64_t;
@@ -160,8 +170,11 @@ class Simulation {
       EXPECT_TRUE(r.planned == 0 || (cache_ && r.uses_cache));
       expect_its_turn(id, r);
     }
+    for (const CellCopy& copy : plan.state_copies) states_.at(copy.to) = states_.at(copy.from);
+    state_copies_ += static_cast<int>(plan.state_copies.size());
     std::set<int64_t> ids;
-    std::set<int32_t> written;
+    std::set<int32_t> written, cells;
+    int crossed = 0;
     for (const StepEntry& e : plan.entries) {
       EXPECT_TRUE(ids.insert(e.id).second) << "planned twice";
       Request& r = *live_.at(e.id);
@@ -184,6 +197,13 @@ class Simulation {
       EXPECT_GE(std::ssize(scheduler_->blocks(e.sequence)) * slots, end);
       for (int i = 0; i < e.start; ++i) EXPECT_EQ(at(e, i), r.keys[i]) << "slot " << i;
       if (is_ahead) r.foresee(random_() % 2 ? 7 : 8);
+      EXPECT_TRUE(cells.insert(scheduler_->cell(e.sequence)).second) << "two have one cell";
+      if (options_.has_states && e.start >= kBoundary) {
+        EXPECT_EQ(state_of(e), r.keys[e.start / kBoundary * kBoundary - 1]) << "of " << e.start;
+      }
+      for (int i = e.start; i < e.start + e.rows; ++i)
+        if (is_last_slot(i)) state_of(e) = i < r.known() ? r.keys[i] : r.next_key();
+      crossed += (e.start + e.rows - 1) / kBoundary - e.start / kBoundary;
       for (int i = e.start; i < end; ++i)
         at(e, i) = i < r.known() ? r.keys[i] : is_ahead ? r.next_key() : Key{1};
       for (int p = e.start / slots; p <= (end - 1) / slots; ++p) {
@@ -194,6 +214,9 @@ class Simulation {
       in_flight_chunks_ += r.in_flight > 0 && !is_ahead;
       r.planned += e.rows;
       ++r.in_flight;
+    }
+    if (options_.has_states) {
+      EXPECT_LE(crossed, options_.max_num_batched_tokens / kBoundary + 2) << "scratch chunks";
     }
     if (plan.entries.empty()) return false;
     EXPECT_EQ(plan.number, ++number_);
@@ -241,13 +264,16 @@ class Simulation {
       if (fails) {
         result.finished = true;
         for (int i = e.start; i < e.start + e.rows; ++i) at(e, i) = 2;  // nobody may find this
+        state_of(e) = 2;
       } else if (e.samples) {
         result.new_tokens = 1 + random_() % (e.drafts + 1);
         result.new_tokens = std::min(result.new_tokens, r.last - r.known());
         accepted_drafts_ += result.new_tokens - 1;
         for (int i = 0; i < result.new_tokens; ++i) {
           r.push(r.foreseen >= 0 ? std::exchange(r.foreseen, -1) : random_() % 2 ? 7 : 8);
-          if (i < result.new_tokens - 1) at(e, r.known() - 1) = r.keys.back();
+          if (i == result.new_tokens - 1) continue;  // was not computed
+          at(e, r.known() - 1) = r.keys.back();
+          if (is_last_slot(r.known() - 1)) state_of(e) = r.keys.back();
         }
         r.planned += result.new_tokens - 1;
         result.finished = r.known() == r.last;
@@ -284,10 +310,14 @@ class Simulation {
     return memory_[scheduler_->blocks(e.sequence)[slot / slots] * slots + slot % slots];
   }
 
+  static bool is_last_slot(int position) { return position % kBoundary == kBoundary - 1; }
+  Key& state_of(const StepEntry& e) { return states_.at(scheduler_->cell(e.sequence)); }
+
   std::mt19937 random_;
   SchedulerOptions options_;
   std::optional<BlockPool> pool_;
   std::vector<Key> memory_;
+  std::vector<Key> states_;  // by cell: the key of the position before the boundary
   std::optional<PrefixCache> cache_;
   std::unique_ptr<Scheduler> scheduler_;
   std::map<int64_t, std::unique_ptr<Request>> live_;
@@ -297,14 +327,14 @@ class Simulation {
   int64_t overtaken_ = -1;  // the oldest that waited when one was last admitted
   int overtakers_ = 0;      // blocks of those who overtook it
   int preemptions_ = 0, in_flight_chunks_ = 0, accepted_drafts_ = 0, cached_slots_ = 0,
-      overtakings_ = 0, ahead_ = 0, in_vain_ = 0;
+      overtakings_ = 0, ahead_ = 0, in_vain_ = 0, state_copies_ = 0;
 };
 
 class EveryPolicy : public ::testing::TestWithParam<std::string> {};
 
 TEST_P(EveryPolicy, KeepsItsPromisesUnderRandomLoad) {
   int preemptions = 0, in_flight_chunks = 0, accepted_drafts = 0, cached_slots = 0, overtakings = 0,
-      ahead = 0, in_vain = 0;
+      ahead = 0, in_vain = 0, state_copies = 0;
   for (uint32_t seed = 0; seed < 100; ++seed) {
     SCOPED_TRACE(seed);
     Simulation simulation(GetParam(), seed);
@@ -317,6 +347,7 @@ TEST_P(EveryPolicy, KeepsItsPromisesUnderRandomLoad) {
     overtakings += simulation.overtakings();
     ahead += simulation.ahead();
     in_vain += simulation.in_vain();
+    state_copies += simulation.state_copies();
   }
   // What the loads have provoked.
   const std::string& policy = GetParam();
@@ -327,6 +358,7 @@ TEST_P(EveryPolicy, KeepsItsPromisesUnderRandomLoad) {
   EXPECT_GT(cached_slots, 5000);
   EXPECT_GT(ahead, 1000);
   EXPECT_GT(in_vain, 50);
+  EXPECT_GT(state_copies, 100);
   EXPECT_EQ(overtakings > 100, !keeps_arrival(policy)) << overtakings;
 }
 

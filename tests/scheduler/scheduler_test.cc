@@ -363,6 +363,51 @@ TEST(Scheduler, TheLongestCachedPrefixIsAdmittedFirst) {
   }
 }
 
+// A sequence's states go to the prefix cache at the last boundary of each of its chunks, and
+// whoever begins alike takes them from there into a cell of its own.
+TEST(Scheduler, StatesAreKeptAtBoundariesAndTaken) {
+  BlockPool pool(100, 64);
+  PrefixCache cache(pool, SnapshotCells{.first = 5, .count = 3});
+  SchedulerOptions o = options(200, 2);
+  o.policy = "fcfs";
+  o.has_states = true;
+  const auto scheduler = make_scheduler(o, pool, &cache);
+  std::vector<int32_t> known(300, 7), other(300, 7);
+  other.back() = 8;
+  scheduler->add({.id = 1, .tokens = 300, .prefix = &known});
+  StepPlan plan;
+  const auto next = [&](std::vector<StepResult> results) {
+    scheduler->plan(1 << 20, plan);
+    scheduler->commit(plan, results);
+    EXPECT_EQ(scheduler->check_integrity(), "");
+    return rows_of(plan);
+  };
+  EXPECT_EQ(next({{}}), (Rows{{1, 192}}));  // three whole chunks of the 200 rows
+  EXPECT_EQ(scheduler->cell(0), 0);
+  EXPECT_TRUE(plan.state_copies.empty());
+  known.push_back(1);
+  EXPECT_EQ(next({{.new_tokens = 1}}), (Rows{{1, 108}}));
+  EXPECT_EQ(plan.state_copies, (std::vector<CellCopy>{{0, 5}}));  // behind 192
+  scheduler->add({.id = 2, .tokens = 300, .prefix = &other});
+  known.push_back(1);
+  other.push_back(1);
+  EXPECT_EQ(next({{.new_tokens = 1}, {.new_tokens = 1}}), (Rows{{1, 1}, {2, 44}}));  // behind 256
+  EXPECT_EQ(plan.state_copies, (std::vector<CellCopy>{{0, 6}, {6, 1}}));
+  EXPECT_EQ(plan.entries.at(1).start, 256);
+}
+
+// The control: without states a chunk ends anywhere, and nothing is copied.
+TEST(Scheduler, WithoutStatesChunksEndAnywhere) {
+  BlockPool pool(100, 64);
+  PrefixCache cache(pool);
+  SchedulerOptions o = options(200, 2);
+  o.policy = "fcfs";
+  const auto scheduler = make_scheduler(o, pool, &cache);
+  scheduler->add({.id = 1, .tokens = 300});
+  EXPECT_EQ(step(*scheduler), (Rows{{1, 200}}));
+  EXPECT_EQ(step(*scheduler), (Rows{{1, 100}}));
+}
+
 // Where that is asked for: a place, or blocks.
 TEST(Scheduler, TheUrgentTakeWhatLessUrgentOnesHave) {
   for (const bool take : {true, false}) {

@@ -1,5 +1,7 @@
 #include "model/parts/part.h"
 
+#include <algorithm>
+
 #include "base/error.h"
 #include "model/parts/makers.h"
 
@@ -49,6 +51,11 @@ std::vector<StateShape> states_of(const DecoderSpec& spec, const Shard& shard, L
 
 std::vector<StateShape> states_of(const DecoderSpec& spec) {
   return states_of(spec, {}, {0, spec.layers});
+}
+
+bool has_states(const DecoderSpec& spec) {
+  return std::ranges::any_of(states_of(spec),
+                             [](const StateShape& s) { return s.chunk_bytes + s.state_bytes > 0; });
 }
 
 void expect_backward(const DecoderSpec& spec) {

@@ -74,6 +74,9 @@ std::vector<StateShape> states_of(const DecoderSpec& spec, const Shard& shard, L
 // Of a whole model, without a module that predicts further.
 std::vector<StateShape> states_of(const DecoderSpec& spec);
 
+// Whether a sequence leaves anything in cells.
+bool has_states(const DecoderSpec& spec);
+
 // Throws Error, saying why, where a layer has no backward.
 void expect_backward(const DecoderSpec& spec);
 
