@@ -107,6 +107,15 @@ struct RotateHeadsParams {
   const float* sin;
 };
 
+// x[t][i] = act(x[t][i] * 1 / (1 + exp(-gate[t][i]))): what attention leaves, before the product
+// behind it (numerics 4). Pad columns stay.
+struct OutputGateParams {
+  Activation x;       // [T][width]
+  const float* gate;  // [T][width]
+  int64_t gate_stride;
+  int64_t rows, width;
+};
+
 // out[t][f] = act(curve(x[t][f])): what follows a product that is no gated pair's. Pad columns are
 // set to zero.
 struct CurveParams {
@@ -509,6 +518,7 @@ struct Kernels {
   Operation<GatedMatmulParams> fp8_gated_matmul;
   Operation<CurveParams> curve;
   Operation<RotateHeadsParams> rotate_heads;
+  Operation<OutputGateParams> gate_output;
   Operation<QkvParams> qkv;
   Operation<QkvProductParams> qkv_product;  // null where it would gain nothing
   Operation<AttentionParams> attention;

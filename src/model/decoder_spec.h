@@ -80,8 +80,9 @@ struct AttentionSpec {
   int window = 0;  // a query at p sees keys j with p - window < j <= p; 0 = all of them
   std::optional<RopeSpec> rope = RopeSpec{};  // none: queries and keys are not rotated
   NormPlace norms = NormPlace::before;
-  double score_scale = 0;  // Gemma, Granite: what scores are multiplied by; 0: 1 / sqrt(E)
-  float score_cap = 0;     // Gemma 2: scores are cap * tanh(score / cap); 0: as they are
+  double score_scale = 0;        // Gemma, Granite: what scores are multiplied by; 0: 1 / sqrt(E)
+  float score_cap = 0;           // Gemma 2: scores are cap * tanh(score / cap); 0: as they are
+  bool has_output_gate = false;  // Qwen3-Next: what it gives is multiplied by a logistic function
   bool has_sinks = false;  // gpt_oss: a number of each head joins its softmax, without a value
   std::optional<LatentSpec> latent = {};
 

@@ -150,6 +150,24 @@ TEST_F(Elementwise, OperationsOfFamilies) {
   EXPECT_TRUE(x.matches());
 }
 
+TEST_F(Elementwise, OutputGate) {
+  Random random(3);
+  const int64_t rows = 7, width = 100;
+  const Twin<float> gate(gpu(), random_floats(random, rows * width));
+  const std::vector<float> values = random_floats(random, rows * width);
+  std::vector<bf16_t> rounded;
+  for (const float value : values) rounded.push_back(f32_to_bf16(value));
+  const auto check = [&](auto x, DType type) {
+    OutputGateParams p{{x.host.data(), type, width}, gate.host.data(), width, rows, width};
+    run_in_parts(1, [&](const Execution& on) { host_.gate_output(p, on); });
+    p.x.data = x.device(), p.gate = gate.device();
+    gpu_table_.gate_output(p, on());
+    EXPECT_TRUE(x.matches());
+  };
+  check(Twin<float>(gpu(), values), DType::f32);
+  check(Twin<bf16_t>(gpu(), rounded), DType::bf16);
+}
+
 TEST_F(Elementwise, RmsNorm) {
   Random random(2);
   for (const int64_t width : {8, 40, 64, 100, 896, 1024, 2048, 4096, 5120, 8192})

@@ -55,12 +55,15 @@ int run(const Options& o) {
   const std::vector<int32_t> tokens = read_tokens(o.tokens);
   const int rows = static_cast<int>(tokens.size()), chunk = std::min(o.chunk, rows);
   SequenceStore kv(*device, states_of(spec, {}, {0, spec.all_layers()}),
-                   {.blocks = (rows + 63) / 64, .block_size = 64});
+                   {.blocks = (rows + 63) / 64,
+                    .block_size = 64,
+                    .cells = has_states(spec),
+                    .scratch = {.chunks = chunk / kBoundary + 2}});
   Workspace workspace(decoder, chunk, chunk);
   std::ofstream out(o.out, std::ios::binary);
   for (int done = 0; done < rows; done += chunk) {
     Batch batch;
-    batch.sequences.emplace_back();
+    batch.sequences.push_back({.cell = 0});
     for (int i = 0; i < (rows + 63) / 64; ++i) batch.sequences[0].blocks.push_back(i);
     for (int i = done; i < std::min(done + chunk, rows); ++i) {
       batch.logit_rows.push_back(static_cast<int32_t>(batch.rows.size()));

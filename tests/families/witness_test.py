@@ -39,6 +39,9 @@ def longrope(pairs, original=64, **more):
                 long_factor=[1.5 + i / 5 for i in range(pairs)], original_max_position_embeddings=original, **more)
 
 
+STATES = dict(linear_num_key_heads=2, linear_num_value_heads=4, linear_key_head_dim=16, linear_value_head_dim=24)
+GATED = dict(num_experts=8, num_experts_per_tok=2, moe_intermediate_size=40, shared_expert_intermediate_size=64)
+
 CASES = {
     "llama": [text(head_dim=14), wide(attention_bias=True, mlp_bias=True, rope_parameters=YARN), wide(head_dim=32)],
     "qwen3": [text(head_dim=16), wide(head_dim=32, rope_parameters=YARN),
@@ -129,6 +132,18 @@ CASES = {
                 wide(head_dim=32, num_local_experts=6, num_experts_per_tok=4, sliding_window=300, rope_parameters=ROPE),
                 wide(head_dim=20, num_local_experts=16, num_experts_per_tok=3, sliding_window=40, attention_bias=False,
                      rope_parameters=ROPE, layer_types=["full_attention", "sliding_attention", "sliding_attention"])],
+    # With states: head sizes that are no whole panels or leaves, key heads of one and of several value heads.
+    "qwen3_next": [text(head_dim=16, num_hidden_layers=4, **STATES, **GATED),
+                   wide(head_dim=32, num_hidden_layers=5, **dict(STATES, linear_num_value_heads=2, linear_key_head_dim=40),
+                        **dict(GATED, num_experts=12, num_experts_per_tok=3), mlp_only_layers=[1]),
+                   wide(head_dim=16, layer_types=["full_attention", "linear_attention", "linear_attention"],
+                        **dict(STATES, linear_num_value_heads=6, linear_conv_kernel_dim=3), **dict(GATED, norm_topk_prob=False))],
+    "qwen3_5_text": [text(head_dim=16, num_hidden_layers=4, **STATES), wide(head_dim=32, num_hidden_layers=5, **dict(STATES, linear_num_value_heads=2)),
+                     wide(head_dim=16, tie_word_embeddings=True, layer_types=["linear_attention", "full_attention", "linear_attention"],
+                          **dict(STATES, linear_num_value_heads=6))],
+    "qwen3_5_moe_text": [text(head_dim=16, num_hidden_layers=4, **STATES, **GATED),
+                         wide(head_dim=32, num_hidden_layers=4, **STATES, **dict(GATED, num_experts=12, num_experts_per_tok=3)),
+                         wide(head_dim=16, layer_types=["full_attention", "linear_attention", "linear_attention"], **STATES, **GATED)],
     "olmoe": [text(num_experts=8, num_experts_per_tok=3), wide(num_experts=16, num_experts_per_tok=4, norm_topk_prob=True),
               wide(num_experts=6, num_experts_per_tok=2, num_key_value_heads=6)],
 }

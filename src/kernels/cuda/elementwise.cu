@@ -190,6 +190,15 @@ __global__ void rotate_heads_kernel(RotateHeadsParams p) {
   x[half] = __fmaf_rn(b, c, a * s);
 }
 
+__global__ void gate_output_kernel(OutputGateParams p) {
+  const int64_t at = global_index();
+  if (at >= p.rows * p.width) return;
+  const int64_t t = at / p.width, i = at % p.width;
+  const float gate = 1.0f / (1.0f + math::exp(-p.gate[t * p.gate_stride + i]));
+  const int64_t element = t * p.x.stride + i;
+  store(p.x, element, value_at(p.x.data, p.x.type, element) * gate);
+}
+
 __global__ void scale_logits_kernel(ScaleLogitsParams p) {
   const int64_t at = global_index();
   if (at >= p.rows * p.width) return;
@@ -366,6 +375,12 @@ void rotate_heads(const RotateHeadsParams& p, const Execution& on) {
   rotate_heads_kernel<<<blocks_for(p.rows * p.heads * p.head_dim / 2), kThreads, 0,
                         stream_of(on)>>>(p);
   cuda_launched("rotate_heads");
+}
+
+void gate_output(const OutputGateParams& p, const Execution& on) {
+  if (p.rows == 0) return;
+  gate_output_kernel<<<blocks_for(p.rows * p.width), kThreads, 0, stream_of(on)>>>(p);
+  cuda_launched("gate_output");
 }
 
 void scale_logits(const ScaleLogitsParams& p, const Execution& on) {

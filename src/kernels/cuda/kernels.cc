@@ -123,6 +123,7 @@ Kernels table() {
           .fp8_gated_matmul = order == Order::hopper ? fp8_gated_matmul : nullptr,
           .curve = curve,
           .rotate_heads = rotate_heads,
+          .gate_output = gate_output,
           .qkv = qkv,
           .qkv_product = nullptr,
           .attention = attention<order>,

@@ -179,6 +179,21 @@ void rotate_heads(const RotateHeadsParams& p, const Execution& on) {
   }
 }
 
+void gate_output(const OutputGateParams& p, const Execution& on) {
+  const auto [begin, end] = on.share.of(p.rows);
+  for (int64_t t = begin; t < end; ++t)
+    for (int64_t i = 0; i < p.width; ++i) {
+      const float gate = 1.0f / (1.0f + math::exp(-p.gate[t * p.gate_stride + i]));
+      const int64_t at = t * p.x.stride + i;
+      if (p.x.type == DType::bf16) {
+        bf16_t& x = static_cast<bf16_t*>(p.x.data)[at];
+        x = f32_to_bf16(bf16_to_f32(x) * gate);
+      } else {
+        static_cast<float*>(p.x.data)[at] *= gate;
+      }
+    }
+}
+
 // Row by row, whole.
 void add_norm(const AddNormParams& p, const Execution& on) {
   const auto [begin, end] = on.share.of(p.rows);

@@ -173,6 +173,7 @@ Kernels table(Order order) {
           .fp8_gated_matmul = fp8_gated_matmul,
           .curve = curve,
           .rotate_heads = rotate_heads,
+          .gate_output = gate_output,
           .qkv = qkv,
           .qkv_product = nullptr,
           .attention = of_order(order, attention<Order::portable>, attention<Order::hopper>,

@@ -11,6 +11,7 @@ void embed_blocks(const Matrix& table, int64_t token, float* out);
 void rms_norm(const RmsNormParams& p, const Execution& on);
 void layer_norm(const LayerNormParams& p, const Execution& on);
 void curve(const CurveParams& p, const Execution& on);
+void gate_output(const OutputGateParams& p, const Execution& on);
 void rotate_heads(const RotateHeadsParams& p, const Execution& on);
 void add_norm(const AddNormParams& p, const Execution& on);
 void scale_logits(const ScaleLogitsParams& p, const Execution& on);

@@ -80,7 +80,7 @@ void read_qwen(ConfigReader& reader, DecoderSpec& spec, ExpertsSpec experts) {
       is_dense[static_cast<size_t>(*number)] = true;
     }
   }
-  experts.routing.renormalised = reader.boolean("norm_topk_prob", false);
+  experts.routing.renormalised = reader.boolean("norm_topk_prob", experts.routing.renormalised);
   change_layers(spec, [&](LayerSpec& layer) { layer.ffn.width = width; });
   set_experts(spec, experts, [&](int i) { return !is_dense[static_cast<size_t>(i)]; });
 }
@@ -104,27 +104,44 @@ void read_qwen3(ConfigReader& reader, DecoderSpec& spec) {
   read_qwen(reader, spec, experts);
 }
 
-void read_qwen2(ConfigReader& reader, DecoderSpec& spec) {
-  ExpertsSpec experts{.routing = read_routing(reader, "num_experts", 60, 4), .shared_gate = true};
-  experts.width = read_size(reader, "moe_intermediate_size", kMaxWidth, 1408);
-  experts.shared_width = read_size(reader, "shared_expert_intermediate_size", kMaxWidth, 5632);
-  spec.qkv_bias = reader.boolean("qkv_bias", true);
-  read_qwen(reader, spec, experts);
+}  // namespace
+
+void read_gated_experts(ConfigReader& reader, DecoderSpec& spec, ExpertsSpec like) {
+  const bool renormalised = like.routing.renormalised;
+  like.routing = read_routing(reader, "num_experts", like.routing.experts, like.routing.chosen);
+  like.routing.renormalised = renormalised;
+  like.shared_gate = true;
+  like.width = read_size(reader, "moe_intermediate_size", kMaxWidth, like.width);
+  like.shared_width =
+      read_size(reader, "shared_expert_intermediate_size", kMaxWidth, like.shared_width);
+  read_qwen(reader, spec, like);
 }
 
-void write_qwen2(const DecoderSpec& spec, json::Value& config) {
+void write_gated_experts(const DecoderSpec& spec, json::Value& config) {
   write_qwen(spec, config);
-  config.set("qkv_bias", spec.qkv_bias);
   config.set("shared_expert_intermediate_size", experts_of(spec).shared_width);
 }
 
-void imply_qwen2(DecoderSpec& spec) {
-  imply_experts(spec);
+void imply_gated_experts(DecoderSpec& spec, const Routing& like) {
+  imply_experts(spec, like);
   change_layers(spec, [](LayerSpec& layer) {
     if (!layer.experts || layer.experts->shared_width > 0) return;
     layer.experts->shared_width = layer.experts->width;
     layer.experts->shared_gate = true;
   });
+}
+
+namespace {
+
+void read_qwen2(ConfigReader& reader, DecoderSpec& spec) {
+  spec.qkv_bias = reader.boolean("qkv_bias", true);
+  read_gated_experts(
+      reader, spec, {.routing = {.experts = 60, .chosen = 4}, .width = 1408, .shared_width = 5632});
+}
+
+void write_qwen2(const DecoderSpec& spec, json::Value& config) {
+  write_gated_experts(spec, config);
+  config.set("qkv_bias", spec.qkv_bias);
 }
 
 // ---- Mixtral, OLMoE: every layer has experts, whose width is intermediate_size.
@@ -253,7 +270,7 @@ extern const Family kQwen2Moe{.name = "qwen2_moe",
                               .windows = WindowRule::switched,
                               .read = read_qwen2,
                               .write = write_qwen2,
-                              .imply = imply_qwen2};
+                              .imply = [](DecoderSpec& spec) { imply_gated_experts(spec); }};
 
 extern const Family kMixtral{
     .name = "mixtral",

@@ -14,6 +14,11 @@ const ExpertsSpec& experts_of(const DecoderSpec& spec);
 // A few small ones in every layer, where a spec of another family becomes one with experts.
 void imply_experts(DecoderSpec& spec, const Routing& like = {});
 
+// Qwen2-MoE's and what followed it: a gated shared expert, dense layers where the keys say so.
+void read_gated_experts(ConfigReader& reader, DecoderSpec& spec, ExpertsSpec like);
+void write_gated_experts(const DecoderSpec& spec, json::Value& config);
+void imply_gated_experts(DecoderSpec& spec, const Routing& like = {});
+
 // Experts in the layers that `is_in` says.
 template <typename IsIn>
 void set_experts(DecoderSpec& spec, const ExpertsSpec& experts, IsIn is_in) {

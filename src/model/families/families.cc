@@ -233,7 +233,7 @@ void read_windows(ConfigReader& reader, const Family& family, DecoderSpec& spec)
   for (int i = 0; i < layers; ++i)
     window_of(i) = i >= first && !is_full[static_cast<size_t>(i)] ? window : 0;
 
-  const json::Value* types = reader.take("layer_types");
+  const json::Value* types = family.has_states ? nullptr : reader.take("layer_types");
   if (!types) return;
   const size_t found = types->is_array() ? types->as_array().size() : 0;
   if (found != static_cast<size_t>(layers))
@@ -292,7 +292,10 @@ void read_sizes(ConfigReader& reader, const Family& family, DecoderSpec& spec) {
     fail("{}: expected num_attention_heads to divide hidden_size, found {} and {}", reader.where(),
          spec.heads, spec.hidden);
   spec.head_dim = static_cast<int>(reader.integer("head_dim", 1, kMaxWidth, head_dim));
-  spec.set_layers({.attention = {}, .ffn = {.width = size("intermediate_size", kMaxWidth)}});
+  const int width = !family.has_dense_layers && !reader.has("intermediate_size")
+                        ? 1
+                        : size("intermediate_size", kMaxWidth);
+  spec.set_layers({.attention = {}, .ffn = {.width = width}});
   spec.vocab = size("vocab_size", kMaxVocab);
   spec.max_positions = size("max_position_embeddings", kMaxPositions);
   spec.norm_eps = static_cast<float>(reader.number("rms_norm_eps", 1e-20, 1));
@@ -367,6 +370,8 @@ constexpr Tower kTowers[] = {
     {"qwen2_vl", "Qwen2VLForConditionalGeneration", "qwen2"},
     {"qwen2_5_vl", "Qwen2_5_VLForConditionalGeneration", "qwen2"},
     {"qwen3_vl", "Qwen3VLForConditionalGeneration", "qwen3"},
+    {"qwen3_5", "Qwen3_5ForConditionalGeneration", "qwen3_5_text"},
+    {"qwen3_5_moe", "Qwen3_5MoeForConditionalGeneration", "qwen3_5_moe_text"},
 };
 
 // Of images alone, or of both and harmless.

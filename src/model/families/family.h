@@ -37,9 +37,12 @@ struct Family {
   std::string_view other_architecture = {};  // whose class newer files of this model_type name
   bool qkv_bias = false;                     // implied
   bool qk_norm = false;                      // implied
-  bool has_attention_bias = false;  // the key "attention_bias" adds biases to q, k, v and o
-  bool has_mlp_bias = false;        // the key "mlp_bias"
-  int64_t head_dim = 0;             // when the key is absent; 0: hidden / heads
+  bool has_attention_bias = false;   // the key "attention_bias" adds biases to q, k, v and o
+  bool has_mlp_bias = false;         // the key "mlp_bias"
+  int64_t head_dim = 0;              // when the key is absent; 0: hidden / heads
+  bool has_dense_layers = true;      // the key "intermediate_size" has to be there
+  bool has_states = false;           // "layer_types" says which layers have states; `read` reads it
+  bool has_image_positions = false;  // its rotations name the parts of an image's positions
   WindowRule windows = WindowRule::none;
   int pattern = 0;           // of WindowRule::pattern
   bool is_tied = false;      // where tie_word_embeddings is absent

@@ -12,6 +12,7 @@ extern const Family kGranite, kOlmo2, kOlmo3, kExaone4, kGlm4, kPhi3;
 extern const Family kGemma2, kGemma3, kFalcon;
 extern const Family kQwen2Moe, kQwen3Moe, kMixtral, kOlmoe, kGlm4Moe, kGraniteMoe;
 extern const Family kDeepseekV2, kDeepseekV3, kGptOss;
+extern const Family kQwen3Next, kQwen35, kQwen35Moe;
 
 namespace {
 
@@ -19,7 +20,8 @@ constexpr std::array kFamilies = {
     &kLlama,   &kMistral,   &kQwen2,      &kQwen3,      &kSmolLm3, &kSeedOss,    &kInternLm3,
     &kHunyuan, &kMinistral, &kMinistral3, &kGranite,    &kOlmo2,   &kOlmo3,      &kExaone4,
     &kGlm4,    &kPhi3,      &kGemma2,     &kGemma3,     &kFalcon,  &kQwen2Moe,   &kQwen3Moe,
-    &kMixtral, &kOlmoe,     &kDeepseekV2, &kDeepseekV3, &kGlm4Moe, &kGraniteMoe, &kGptOss};
+    &kMixtral, &kOlmoe,     &kDeepseekV2, &kDeepseekV3, &kGlm4Moe, &kGraniteMoe, &kQwen3Next,
+    &kQwen35,  &kQwen35Moe, &kGptOss};
 
 }  // namespace
 

@@ -67,6 +67,9 @@ class FamilySource : public TensorSource {
  public:
   FamilySource(const DecoderSpec& spec, const TensorSource& stored) : stored_(stored) {
     std::map<std::string, bool> taken;
+    // The module of such a family that predicts further is not read.
+    const Family* family = find_family(&Family::name, spec.family);
+    const bool has_states = family && family->has_states;
     for (const TensorSpec& tensor : readable_tensors(spec)) {
       StoredAt at = found_place(spec, tensor);
       taken[at.tensor] = true;
@@ -95,6 +98,7 @@ class FamilySource : public TensorSource {
     for (const auto& [name, entry] : entries_) names_.push_back(name);
     for (const std::string& name : stored.names())
       if (!taken.contains(name) && !(spec.is_text_tower && is_no_text(name)) &&
+          !(has_states && name.starts_with("mtp.")) &&
           !(stored.has_gguf_names() && is_gguf_constant(name)))
         keep(name);
     std::ranges::sort(names_);
@@ -110,19 +114,7 @@ class FamilySource : public TensorSource {
     const Entry& entry = find(name);
     if (entry.at.is_plus_one) return read_plus_one(entry, first, count, as, out);
     if (entry.at.is_transposed) return read_transposed(entry, first, count, as, out);
-    if (!entry.at.row) return stored_.read(entry.at.tensor, first, count, as, out);
-    const int64_t width = entry.info.row_elements();
-    char* to = static_cast<char*>(out);
-    for (int64_t i = first; i < first + count;) {
-      // Rows that stand together are read together.
-      const int64_t row = i / width, at = entry.at.row(row);
-      int64_t rows = 1;
-      while ((row + rows) * width < first + count && entry.at.row(row + rows) == at + rows) ++rows;
-      const int64_t n = std::min((row + rows) * width, first + count) - i;
-      stored_.read(entry.at.tensor, at * width + i % width, n, as, to);
-      to += bytes_of(as, n);
-      i += n;
-    }
+    read_rows(entry, first, count, as, out);
   }
 
   void read_row_scales(std::string_view name, int64_t first_row, int64_t rows,
@@ -145,6 +137,22 @@ class FamilySource : public TensorSource {
     StoredAt at;
     TensorInfo info;
   };
+
+  void read_rows(const Entry& entry, int64_t first, int64_t count, DType as, void* out) const {
+    if (!entry.at.row) return stored_.read(entry.at.tensor, first, count, as, out);
+    const int64_t width = entry.info.row_elements();
+    char* to = static_cast<char*>(out);
+    for (int64_t i = first; i < first + count;) {
+      // Rows that stand together are read together.
+      const int64_t row = i / width, at = entry.at.row(row);
+      int64_t rows = 1;
+      while ((row + rows) * width < first + count && entry.at.row(row + rows) == at + rows) ++rows;
+      const int64_t n = std::min((row + rows) * width, first + count) - i;
+      stored_.read(entry.at.tensor, at * width + i % width, n, as, to);
+      to += bytes_of(as, n);
+      i += n;
+    }
+  }
 
   // Where the checkpoint has the tensor, or should have it.
   StoredAt found_place(const DecoderSpec& spec, const TensorSpec& tensor) const {
@@ -210,7 +218,7 @@ class FamilySource : public TensorSource {
 
   void read_plus_one(const Entry& entry, int64_t first, int64_t count, DType as, void* out) const {
     std::vector<float> values(static_cast<size_t>(count));
-    stored_.read(entry.at.tensor, first, count, DType::f32, values.data());
+    read_rows(entry, first, count, DType::f32, values.data());
     for (float& value : values) value = 1.0f + value;
     convert_elements(values.data(), DType::f32, count, as, out);
   }

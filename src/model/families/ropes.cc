@@ -145,7 +145,7 @@ RopeSpec read_dictionary(const json::Value& value, const std::string& where,
   if (spec.scaling == Scaling::longrope) read_longrope(rope, context, spec);
   for (const char* key : {"original_max_position_embeddings", "max_position_embeddings"})
     rope.take(key);  // of no effect in the other types
-  if (context.spec.is_text_tower)
+  if (context.spec.is_text_tower || context.family.has_image_positions)
     for (const char* key : {"mrope_section", "mrope_interleaved"}) rope.take(key);
   if (context.family.name == "ministral3") rope.take("llama_4_scaling_beta");
   rope.refuse_others();

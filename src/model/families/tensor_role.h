@@ -15,6 +15,7 @@ enum class TensorRole {
   v_bias,
   q_norm,
   k_norm,
+  q_gate,
   o,
   o_bias,
   sinks,

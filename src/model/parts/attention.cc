@@ -13,6 +13,7 @@ using enum TensorRole;
 
 struct AttentionWeights : PartWeights {
   Matrix qkv;                        // [(H + 2G) * E][D]: q, then k, then v
+  Matrix gate;                       // [H * E][D] of outputs, or none
   Matrix o;                          // [D][H * E]
   const float* norm = nullptr;       // [D] or null
   const float* norm_bias = nullptr;  // [D] or null: of LayerNorm
@@ -33,6 +34,7 @@ struct AttentionActivations : PartActivations {
   float* max = nullptr;       // [T][H] or null; see PartialAttentionParams
   float* sum = nullptr;
   Activation attended;     // [T][H * E]
+  float* gates = nullptr;  // [T][H * E] or null
   float* added = nullptr;  // [T][D] what it adds, before the norm behind it, or null
 };
 
@@ -54,6 +56,7 @@ class Attention final : public PartOf<AttentionWeights, AttentionActivations> {
   void forward(const PartPass& p, const Weights& w, const Activations& at) const override;
   void backward(BackwardPass& b, const Kept& kept) const override;
 
+  void gate_output(const PartPass& p, const Weights& w, const Activations& at) const;
   float* products_of(const PartPass& p, const Activations& at) const;
   bool goes_by_heads(const PartPass& p, const Activations& at) const;
   QkvParams make_qkv(const PartPass& p, const Weights& w, const Activations& at,
@@ -61,6 +64,7 @@ class Attention final : public PartOf<AttentionWeights, AttentionActivations> {
   void norm_joint_heads(const PartPass& p, const Weights& w, const Activations& at) const;
   void rotate_heads(const PartPass& p, const Activations& at) const;
 
+  int64_t query_width() const { return int64_t{share_.heads} * model_.head_dim; }
   int64_t qkv_width() const {
     return int64_t{share_.heads + 2 * share_.kv_heads} * model_.head_dim;
   }
@@ -89,6 +93,9 @@ void Attention::visit(Weights& w, TensorVisitor& tensors) const {
                   {k, "self_attn.k_proj.weight", keys, inputs},
                   {v, "self_attn.v_proj.weight", keys, inputs}},
                  {.takes_quantised = true});
+  if (spec_.has_output_gate)
+    tensors.matrix(w.gate, {{q_gate, "self_attn.q_gate.weight", queries, inputs}},
+                   {.takes_quantised = true});
   if (model_.qkv_bias)
     tensors.vector(w.qkv_bias, {{q_bias, "self_attn.q_proj.bias", queries},
                                 {k_bias, "self_attn.k_proj.bias", keys},
@@ -120,7 +127,8 @@ void Attention::place(ActivationMemory& memory, Activations& at) const {
   at.q = memory.heads(share_.heads, model_.head_dim);
   if (is_kept) at.max = memory.array<float>(share_.heads);
   if (is_kept) at.sum = memory.array<float>(share_.heads);
-  at.attended = memory.activation(int64_t{share_.heads} * model_.head_dim);
+  at.attended = memory.activation(query_width());
+  if (spec_.has_output_gate) at.gates = memory.array<float>(query_width());
 }
 
 // h = h + o(attention(rope(qkv(norm(h))))), with norms where the layer has them
@@ -137,6 +145,8 @@ void Attention::forward(const PartPass& p, const Weights& w, const Activations& 
   p.hooks.keep_hidden(at.stream);
   if (layer_spec_.ffn.is_parallel)
     p.ops.norm(p.hidden, w.norm, at.normed, nullptr, -1, w.norm_bias);
+  else if (spec_.has_output_gate)  // which reads it, too
+    p.ops.norm(p.hidden, w.norm, at.normed);
   else if (!reads_joined(layer_spec_))
     p.ops.norm_before(w.qkv, p.hidden, w.norm, at.normed, w.norm_bias);
   p.trace("attention_norm", at.normed, w.qkv.k);
@@ -146,11 +156,23 @@ void Attention::forward(const PartPass& p, const Weights& w, const Activations& 
   p.trace("rope", Activation{at.q, p.ops.arithmetic().heads(), q_stride}, q_stride);
 
   attend.run(rotation);
-  p.trace("attention", at.attended, int64_t{share_.heads} * model_.head_dim);
+  p.trace("attention", at.attended, query_width());
+  if (spec_.has_output_gate) gate_output(p, w, at);
 
   p.ops.add_product("o", at.attended, w.o, shard_.runs(attention_output_split_k(model_)), w.o_bias,
                     w.out_norm, p.next, at.added);
   p.trace("o", p.hidden, model_.hidden);
+}
+
+void Attention::gate_output(const PartPass& p, const Weights& w, const Activations& at) const {
+  p.ops.product("output gate", at.normed, w.gate, nullptr, p.rows, at.gates, query_width(), &w.o);
+  p.ops.run("output gate", p.ops.kernels().gate_output,
+            OutputGateParams{.x = at.attended,
+                             .gate = at.gates,
+                             .gate_stride = query_width(),
+                             .rows = p.rows,
+                             .width = query_width()});
+  p.trace("output gate", at.attended, query_width());
 }
 
 // A tape does not keep a product that nothing but the rotation follows; joint norms overwrite it.
@@ -325,6 +347,8 @@ const char* Attention::refusal() const {
   if (model_.late_qk_norm)
     return "its q/k norm stands behind the rotation, and the gradient of that is not implemented";
   if (spec_.score_cap > 0) return "its scores are capped, whose gradient is not implemented";
+  if (spec_.has_output_gate)
+    return "its attention has an output gate, whose gradient is not implemented";
   if (spec_.has_sinks) return "its attention has sinks, whose gradient is not implemented";
   return nullptr;
 }

@@ -1,0 +1,173 @@
+// Layers with states in the engine: an answer has the same bits whatever neighbours, chunks,
+// drafts, ranks, stages and memory it meets, and whether it begins with a snapshot of another one's
+// states.
+#include <gtest/gtest.h>
+
+#include "answers.h"
+#include "base/error.h"
+#include "model/families/presets.h"
+#include "support/scripted_proposer.h"
+#include "weights/model_files.h"
+
+namespace invar {
+namespace {
+
+using namespace testing_engine;
+
+class States : public ::testing::Test {
+ protected:
+  States() {
+    const DecoderSpec spec = override_spec(preset_spec("tiny"), {.family = "qwen3_next"});
+    ThreadPool pool(2);
+    make_model(directory_.path(), {spec, {}, {}}, 7, pool);
+  }
+
+  ModelOptions model() const {
+    return {.model = directory_.path(), .load_format = "auto", .threads = 2};
+  }
+
+  TempDirectory directory_;
+};
+
+EngineOptions options_of(const std::string& policy = "sarathi") {
+  EngineOptions options{.block_size = 32, .kv_bytes = 64 << 20, .prompt_logprobs = true};
+  options.scheduler.policy = policy;
+  options.scheduler.max_model_len = 256;
+  options.scheduler.max_num_seqs = 8;
+  return options;
+}
+
+struct Tally {
+  int64_t accepted = 0, preempted = 0, cached = 0;
+};
+
+std::map<int64_t, Record::Answer> answers_of(Engine& engine, Tally* tally = nullptr) {
+  Record record;
+  for (Request& request : all_kinds()) engine.add(std::move(request));
+  while (engine.step(record)) {
+    if (!tally) continue;
+    tally->accepted += engine.last_step().accepted_tokens;
+    tally->preempted += engine.last_step().preempted;
+    tally->cached += engine.last_step().cached;
+  }
+  EXPECT_EQ(engine.check_integrity(), "");
+  return record.answers;
+}
+
+std::map<int64_t, Record::Answer> answers_of(Model& model, const EngineOptions& options,
+                                             std::unique_ptr<Proposer> proposer = nullptr,
+                                             Tally* tally = nullptr) {
+  Engine engine(model, options, nullptr, std::move(proposer));
+  return answers_of(engine, tally);
+}
+
+// One after the other, of whole prompts.
+std::map<int64_t, Record::Answer> alone(Model& model) {
+  EngineOptions options = options_of("fcfs");
+  options.scheduler.max_num_seqs = 1;
+  options.prefix_caching = false;
+  return answers_of(model, options);
+}
+
+TEST_F(States, AnAnswerIsTheSameAloneAndAmongOthers) {
+  Model of_states(model());
+  const auto expected = alone(of_states);
+  for (const std::string& policy : scheduler_names())
+    EXPECT_EQ(answers_of(of_states, options_of(policy)), expected) << policy;
+  EngineOptions small = options_of();
+  small.scheduler.max_num_batched_tokens = 80;
+  small.block_size = 64;
+  EXPECT_EQ(answers_of(of_states, small), expected);
+  EngineOptions ahead = options_of();
+  ahead.async_scheduling = true;
+  EXPECT_EQ(answers_of(of_states, ahead), expected);
+}
+
+// The control: other weights.
+TEST_F(States, OtherWeightsGiveOtherAnswers) {
+  Model of_states(model());
+  ModelOptions options = model();
+  options.load_format = "dummy:8";
+  Model other(options);
+  EXPECT_NE(alone(other), alone(of_states));
+}
+
+TEST_F(States, ASnapshotGivesTheSameAnswers) {
+  Model of_states(model());
+  const auto expected = alone(of_states);
+  for (const int slots : {32, 64, 128}) {
+    EngineOptions options = options_of();
+    options.block_size = slots;
+    options.scheduler.max_num_seqs = 32;
+    Engine engine(of_states, options);
+    Tally first, again;
+    EXPECT_EQ(answers_of(engine, &first), expected) << slots;
+    EXPECT_EQ(answers_of(engine, &again), expected) << slots;
+    EXPECT_EQ(again.cached > first.cached, slots <= 64) << again.cached;  // prompts of up to 101
+  }
+}
+
+TEST_F(States, NoDraftShows) {
+  Model of_states(model());
+  const auto expected = alone(of_states);
+  KnownAnswers known;
+  for (const Request& request : all_kinds()) {
+    std::vector<int32_t>& tokens = known[request.id] = request.prompt;
+    const std::vector<int32_t>& answer = expected.at(request.id).tokens;
+    tokens.insert(tokens.end(), answer.begin(), answer.end());
+  }
+  for (const Script script : {Script::right, Script::wrong, Script::until_last, Script::trees})
+    for (const int nodes : {1, 5, 17}) {
+      Tally tally;
+      EXPECT_EQ(
+          answers_of(of_states, options_of(),
+                     std::make_unique<ScriptedProposer>(script, known, nodes, kVocab, 1), &tally),
+          expected)
+          << static_cast<int>(script) << " " << nodes;
+      EXPECT_EQ(tally.accepted > 0,
+                script != Script::wrong && (script != Script::until_last || nodes > 1));
+    }
+}
+
+TEST_F(States, NorDoRanksStagesSetsAndLittleMemory) {
+  Model of_states(model());
+  const auto expected = alone(of_states);
+  EngineOptions tight = options_of();
+  {
+    const Engine roomy(of_states, tight);
+    tight.kv_bytes = roomy.cell_bytes() + 14 * roomy.kv_bytes() / roomy.num_blocks();
+  }
+  Tally tally;
+  EXPECT_EQ(answers_of(of_states, tight, nullptr, &tally), expected);
+  EXPECT_GT(tally.preempted, 0);
+  for (const auto& change : std::vector<std::function<void(ModelOptions&)>>{
+           [](ModelOptions& o) { o.ranks = 2; },
+           [](ModelOptions& o) {
+             o.layer_cuts = {1, 3};
+           },
+           [](ModelOptions& o) { o.threads = 1; },
+           [](ModelOptions& o) { o.instruction_set = "avx2"; },
+           [](ModelOptions& o) { o.instruction_set = "scalar"; }}) {
+    ModelOptions options = model();
+    change(options);
+    Model other(options);
+    EXPECT_EQ(answers_of(other, options_of()), expected);
+  }
+}
+
+TEST_F(States, MemoryThatHoldsNoStatesIsRefused) {
+  Model of_states(model());
+  EngineOptions options = options_of();
+  options.kv_bytes = 1 << 20;
+  try {
+    Engine engine(of_states, options);
+    FAIL() << "expected a refusal";
+  } catch (const Error& error) {
+    EXPECT_NE(std::string(error.what()).find("not enough memory for the states of sequences: 8"),
+              std::string::npos)
+        << error.what();
+  }
+}
+
+}  // namespace
+}  // namespace invar
