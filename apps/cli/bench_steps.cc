@@ -39,7 +39,8 @@ class StepBench {
         executor_(model, {.blocks = blocks_,
                           .block_size = kSlots,
                           .max_rows = static_cast<int32_t>(std::max<int64_t>(rows, kChunk)),
-                          .max_logit_rows = static_cast<int32_t>(sequences)}) {
+                          .max_logit_rows = static_cast<int32_t>(sequences),
+                          .cells = static_cast<int32_t>(sequences)}) {
     fill();
   }
 
@@ -55,7 +56,8 @@ class StepBench {
              .position = static_cast<int32_t>(i),
              .sequence = index});
       batch.logit_rows.push_back(static_cast<int32_t>(batch.rows.size()) - 1);
-      batch.sequences.emplace_back().blocks.resize(static_cast<size_t>(blocks_of(s.length)));
+      batch.sequences.push_back({.cell = index});
+      batch.sequences.back().blocks.resize(static_cast<size_t>(blocks_of(s.length)));
       auto& blocks = batch.sequences.back().blocks;
       for (size_t i = 0; i < blocks.size(); ++i)
         blocks[i] = static_cast<int64_t>(i + 1) * kSlots <= s.shared && index > 0
@@ -96,7 +98,7 @@ class StepBench {
         std::min<int64_t>({kFilled, int64_t{blocks_} * kSlots, model_.spec().max_positions});
     const std::vector<int32_t> prompt = bench_prompt(0, filled, model_.spec().vocab);
     Batch batch;
-    batch.sequences.resize(1);
+    batch.sequences.push_back({.cell = 0});
     batch.sequences[0].blocks.resize(static_cast<size_t>(blocks_of(filled)));
     std::iota(batch.sequences[0].blocks.begin(), batch.sequences[0].blocks.end(), 0);
     for (int64_t begin = 0; begin < filled; begin += kChunk) {

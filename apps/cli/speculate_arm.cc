@@ -125,10 +125,11 @@ class Arm::PaidReplay final : public Proposer {
                    drafter_->name());
     }
     if (!spec.pays || drafter_) return;
-    executor_ = std::make_unique<Executor>(
-        model,
-        RunnerLimits{
-            .blocks = batch, .block_size = kBlockSize, .max_rows = batch, .max_logit_rows = batch});
+    executor_ = std::make_unique<Executor>(model, RunnerLimits{.blocks = batch,
+                                                               .block_size = kBlockSize,
+                                                               .max_rows = batch,
+                                                               .max_logit_rows = batch,
+                                                               .cells = batch});
     hidden_.assign(static_cast<size_t>(batch) * model.spec().hidden, 0.5f);
   }
 
@@ -158,7 +159,7 @@ class Arm::PaidReplay final : public Proposer {
   void pay(int32_t rows) {
     Batch batch{.layer_begin = last_layer_};
     for (int32_t i = 0; i < rows; ++i) {
-      batch.sequences.push_back({{i}});
+      batch.sequences.push_back({{i}, i});
       batch.rows.push_back({.token = 0, .position = 0, .sequence = i});
       batch.logit_rows.push_back(i);
     }

@@ -48,7 +48,7 @@ class LayerSearch {
  private:
   std::span<const float> run(int first, int count, const std::vector<int>& skipped = {}) {
     Batch batch{.skipped_layers = skipped};
-    batch.sequences.push_back({.blocks = {0}});
+    batch.sequences.push_back({.blocks = {0}, .cell = 0});
     for (int row = first; row < first + count; ++row) {
       batch.rows.push_back({.token = text_[row], .position = row});
       batch.logit_rows.push_back(row - first);

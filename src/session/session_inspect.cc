@@ -72,7 +72,7 @@ Inspection Session::inspect(std::span<const int32_t> tokens, std::span<const int
                                        .block_size = kBlock,
                                        .max_rows = std::min(count, kRows),
                                        .max_aux_layers = static_cast<int32_t>(layers.size())});
-    BatchSequence own;
+    BatchSequence own{.cell = 0};
     for (int32_t i = 0; i * kBlock < count; ++i) own.blocks.push_back(i);
     for (int32_t begin = 0; begin < count; begin += kRows) {
       const int32_t end = std::min(begin + kRows, count);

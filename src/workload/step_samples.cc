@@ -113,12 +113,14 @@ double decode_step_seconds(Model& model, int sequences, int context) {
   Executor executor(model, {.blocks = sequences * blocks,
                             .block_size = kSlots,
                             .max_rows = sequences,
-                            .max_logit_rows = sequences});
+                            .max_logit_rows = sequences,
+                            .cells = sequences});
   Batch batch;
   for (int s = 0; s < sequences; ++s) {
     batch.rows.push_back({.token = 0, .position = context, .sequence = s});
     batch.logit_rows.push_back(s);
-    auto& own = batch.sequences.emplace_back().blocks;
+    batch.sequences.push_back({.cell = s});
+    auto& own = batch.sequences.back().blocks;
     for (int b = 0; b < blocks; ++b) own.push_back(s * blocks + b);
   }
   std::vector<double> seconds;
