@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "answers.h"
+#include "base/error.h"
 #include "support/scripted_proposer.h"
 
 namespace invar {
@@ -54,6 +55,55 @@ KnownAnswers known(const std::map<int64_t, Record::Answer>& answers) {
 std::unique_ptr<Proposer> scripted(Script script, const KnownAnswers& answers, int nodes,
                                    uint32_t seed = 1) {
   return std::make_unique<ScriptedProposer>(script, answers, nodes, kVocab, seed);
+}
+
+// The requests again, each with the first tokens of its answer as given, and what was said of
+// these.
+std::vector<Request> going_on(const std::map<int64_t, Record::Answer>& whole, size_t count,
+                              Record& record) {
+  std::vector<Request> all = all_kinds();
+  for (Request& request : all) {
+    const Record::Answer& answer = whole.at(request.id);
+    const size_t stand = std::min(count, answer.tokens.size() - 1);
+    if (stand == 0) continue;
+    const auto first = [stand](const auto& list) {
+      return std::decay_t<decltype(list)>(list.begin(), list.begin() + static_cast<int64_t>(stand));
+    };
+    record.answers[request.id] = {.tokens = first(answer.tokens),
+                                  .hashes = first(answer.hashes),
+                                  .logprobs = first(answer.logprobs),
+                                  .prompt_logprobs = answer.prompt_logprobs};
+    request.begun = first(answer.tokens);
+    request.begun_hash = answer.hashes[stand - 1];
+  }
+  return all;
+}
+
+TEST(Speculation, AnAnswerGoesOnBehindTokensThatStand) {
+  Model model(tiny());
+  const auto whole = answers_of(model, options_of(), nullptr);
+  const KnownAnswers answers = known(whole);
+  for (const bool drafts : {false, true})
+    for (const size_t stand : {1, 2, 6, 39}) {
+      Engine engine(model, options_of(), nullptr,
+                    drafts ? scripted(Script::right, answers, 4) : nullptr);
+      Record record;
+      for (Request& request : going_on(whole, stand, record)) engine.add(std::move(request));
+      while (engine.step(record)) continue;
+      EXPECT_EQ(record.answers, whole) << stand << " tokens, drafts " << drafts;
+    }
+  // The control: another token stands.
+  Engine engine(model, options_of(), nullptr);
+  Record record;
+  Request other = going_on(whole, 6, record)[1];
+  other.begun.edit()[2] = (other.begun[2] + 1) % kVocab;
+  const int64_t id = other.id;
+  engine.add(std::move(other));
+  while (engine.step(record)) continue;
+  EXPECT_NE(record.answers.at(id), whole.at(id));
+  Request full = all_kinds()[1];
+  full.begun = std::vector<int32_t>(static_cast<size_t>(full.params.max_tokens), 5);
+  EXPECT_THROW(engine.add(std::move(full)), UsageError);
 }
 
 TEST(Speculation, NoDraftShowsInAnAnswer) {
