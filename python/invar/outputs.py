@@ -21,7 +21,9 @@ class _Record:
         return f"{type(self).__name__}({', '.join(f'{name}={getattr(self, name)!r}' for name in self.__slots__)})"
 
     def __eq__(self, other: object) -> bool:
-        return type(other) is type(self) and all(getattr(self, n) == getattr(other, n) for n in self.__slots__)
+        return type(other) is type(self) and all(getattr(self, n) == getattr(other, n) for n in self.__slots__ if n not in self._not_compared)
+
+    _not_compared: tuple[str, ...] = ()
 
 
 class CompletionOutput(_Record):
@@ -29,12 +31,13 @@ class CompletionOutput(_Record):
 
     token_ids: list of int. logprobs: one dict {token id: Logprob} for each token, or None. cumulative_logprob: their sum.
     finish_reason: "stop", "length", "abort" or None while it grows. stop_reason: the stop text or token that ended it.
-    seed: that it was sampled with, given or drawn. logits_hash: SHA-256 over the logits of every step, in hexadecimal (docs/numerics.md, 8). receipt: a dict, where one
-    was asked for (docs/receipts.md).
+    seed: that it was sampled with, given or drawn; answers are equal whatever it was. logits_hash: SHA-256 over the logits of every step, in
+    hexadecimal (docs/numerics.md, 8). receipt: a dict, where one was asked for (docs/receipts.md).
     """
 
     __slots__ = ("index", "text", "token_ids", "cumulative_logprob", "logprobs", "finish_reason", "stop_reason",
                  "logits_hash", "receipt", "seed")
+    _not_compared = ("seed",)
 
     def __init__(self, index: int, text: str = "", token_ids: Optional[list[int]] = None,
                  cumulative_logprob: Optional[float] = None, logprobs: Optional[list[dict[int, Logprob]]] = None,
