@@ -80,7 +80,7 @@ int64_t Engine::block_bytes_of(const Shard& shard) const {
                                     model_.arithmetic().cache);
 }
 
-// Of all cells.
+// The bytes of all cells.
 int64_t Engine::cell_bytes_of(const Shard& shard) const {
   return Runner::cell_bytes(shapes_of(shard), limits(0), model_.arithmetic().cache);
 }
@@ -90,20 +90,14 @@ std::vector<StateShape> Engine::shapes_of(const Shard& shard) const {
   return states_of(spec, shard, {shard.layers.begin, std::min(spec.layers, shard.layers.end)});
 }
 
-// A path of drafts may cross one boundary. Who lives or lived lately has two snapshots: of the
-// prompt and of the answer.
+// A path of drafts may cross one boundary. Each sequence has two snapshots: of its prompt and of
+// its answer.
 void Engine::settle_cells() {
   if (!has_states_) return;
   const int sequences = options_.scheduler.max_num_seqs;
   if (proposer_)
     draft_cells_ = sequences + 2 * (proposer_->makes_branches() ? proposer_->most_nodes() : 1);
   if (options_.prefix_caching) snapshots_ = 2 * sequences;
-  const int64_t needed = cell_bytes();
-  if (options_.kv_bytes > 0 && options_.kv_bytes <= needed)
-    fail(
-        "not enough memory for the states of sequences: {} of them need {:.4g} GiB and there are "
-        "{:.4g} for keys, values and states; expected more of it or a smaller max-num-seqs",
-        sequences, gib(needed), gib(options_.kv_bytes));
 }
 
 // As many blocks as --kv-cache-memory gives, or as fit into 90 % of what is free once a largest
@@ -124,6 +118,11 @@ int Engine::sized_blocks() {
         static_cast<int32_t>(std::clamp<int64_t>(room / 16, one, int64_t{one} * s.max_num_seqs));
   }
   const int64_t blocks = std::min({useful, room - scratch_blocks_, int64_t{1} << 24});
+  if (blocks < 1 && has_states_)
+    fail(
+        "not enough memory for the states of sequences: {} of them need {:.4g} GiB, and a block of "
+        "{} slots {} bytes beside them; expected more memory or a smaller max-num-seqs",
+        s.max_num_seqs, gib(cell_bytes()), options_.block_size, block_bytes());
   if (blocks < 1)
     fail(
         "not enough memory for the KV cache: one block of {} slots needs {} bytes, which are not "

@@ -105,7 +105,7 @@ class Engine {
   int step_rows() const { return options_.step_rows; }
   int num_blocks() const { return pool_->num_blocks(); }
   int64_t kv_bytes() const { return num_blocks() * block_bytes(); }
-  // Of all workers together: states and chunks of sequences, drafts and snapshots.
+  // The states and chunks of sequences, drafts and snapshots, all workers together.
   int64_t cell_bytes() const;
   // Blocks that no sequence holds, and how many sequences do and wait, between steps.
   int free_blocks() const { return pool_->free_blocks(); }
@@ -242,7 +242,7 @@ class Engine {
   std::vector<BatchRow> tree_rows_;
   std::vector<SlotCopy> copies_;
   ScratchCells used_cells_;  // by the trees of the step that is built
-  // Of accepted drafts: with the next step.
+  // The next step begins with these copies of accepted drafts.
   std::vector<CellCopy> chunk_copies_, state_copies_;
 
   // Of the last committed step.

@@ -24,7 +24,7 @@ class Runner {
   // `shared_keys`: another runner's keys and values, on which this one computes, or null.
   Runner(Decoder decoder, const RunnerLimits& limits, SequenceStore* shared_keys);
 
-  // Of all cells of layers of these shapes.
+  // The bytes of all cells of layers of these shapes.
   static int64_t cell_bytes(std::span<const StateShape> layers, const RunnerLimits& limits,
                             CacheType type);
 

@@ -203,7 +203,7 @@ void Engine::add_drafts(StepInFlight& step, DraftTree& tree) {
   append_rows(tree, batch.rows, has_states_);
 }
 
-// What the rows of a tree need, if there is so much left.
+// Takes what the rows of a tree need, if there is so much left.
 bool Engine::take_scratch(Batch& batch) {
   const int32_t used = static_cast<int32_t>(batch.scratch_blocks.size());
   const int32_t needed = scratch_blocks_needed(tree_rows_, options_.block_size);

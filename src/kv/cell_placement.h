@@ -31,7 +31,7 @@ class CellPlacement {
 
   // All of these are valid until the next build.
 
-  // Of chunks, to be done in every layer before anything is written.
+  // Copies of chunks, to be done in every layer before anything is written.
   std::span<const CellCopy> copies() const { return copies_; }
   // Rows of sequence i of the batch, of those that have any, are sequence_begin[i] ..
   // sequence_begin[i + 1].

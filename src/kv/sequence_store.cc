@@ -37,7 +37,7 @@ int64_t stored_bytes(const StateShape& shape, int block_size, CacheType type) {
   return shape.kv_heads == 0 ? 0 : stored_of(type, block_size, shape).block_bytes();
 }
 
-// Of one chunk and of one state of a layer.
+// Bytes of one chunk and of one state of a layer.
 struct CellBytes {
   int64_t chunk, state;
 };

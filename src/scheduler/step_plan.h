@@ -25,7 +25,7 @@ struct StepPlan {
   std::vector<StepEntry> entries;  // at most one per sequence
   std::vector<int64_t> admitted;   // sequences that start, or start again, with this step
   std::vector<int64_t> preempted;  // sequences that lost their blocks and wait again
-  // Of states, before any row is computed: those that the prefix cache keeps or gives.
+  // Copies of states that the prefix cache keeps or gives; done before any row is computed.
   std::vector<CellCopy> state_copies;
 
   int32_t rows() const;  // drafts included
