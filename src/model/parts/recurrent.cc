@@ -16,6 +16,8 @@ namespace {
 
 using enum TensorRole;
 
+static_assert(kChunkSlots == kBoundary, "a chunk of the kernels is what a cell holds");
+
 struct RecurrentWeights : PartWeights {
   Matrix inputs;                     // [2 K R + 2 H V][D]: queries, keys, values, gates of outputs
   Matrix gates;                      // [2 H][D]: factors, decays
