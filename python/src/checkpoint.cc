@@ -68,7 +68,7 @@ class Checkpoint {
   bool has_offsets_ = false;
 };
 
-// Of which parts the norms stand: before what they read, behind what they add.
+// Says where the norms of parts stand: before what they read, behind what they add.
 py::dict norms_of(const LayerSpec& layer) {
   const bool experts = layer.experts.has_value();
   const NormPlace attention = layer.attention.norms;

@@ -232,7 +232,7 @@ void SamplingStage::read_score(Score& score, std::span<const float> logits,
   (void)read_logprobs(params, logits, token, *params.prompt_logprobs, thread, score.logprobs);
 }
 
-// Of the logits, or of the row that the thread's sampler has made of them.
+// Reads the logits, or the row that the thread's sampler has made of them.
 bool SamplingStage::read_logprobs(const SamplingParams& params, std::span<const float> logits,
                                   int32_t token, int32_t top, PerThread& thread,
                                   TokenLogprobs& out) {

@@ -549,7 +549,7 @@ struct Kernels {
   Operation<SampleRowsParams> sample;
   Operation<HashLogitsParams> hash_logits;
   Operation<CopyCellsParams> copy_cells;
-  // Of recurrent layers; null where they are not computed.
+  // The operations of recurrent layers; null where they are not computed.
   Operation<ShortConvParams> short_conv = nullptr;
   Operation<RecurrentGatesParams> recurrent_gates = nullptr;
   Operation<RecurrentKeysParams> recurrent_keys = nullptr;

@@ -306,7 +306,7 @@ void AnswerStreams::end_all(const ApiError& error) {
       stream->abort();
     else
       stream->cut_off(error);
-    // Of a stream the client may take what there is later: nothing more is computed of it.
+    // The client of a stream may take the rest later: nothing more is computed of it.
     if (stream->known_) release(*stream);
   }
 }

@@ -62,7 +62,7 @@ TEST(RecurrentLayers, PiecesAndDraftsDoNotShow) {
       CellDecoder cut(hybrid_spec(), arithmetic);
       EXPECT_EQ(in_pieces(cut, tokens, seed), expected) << seed;
     }
-    // What is left to a state is read.
+    // The states that are left are read.
     CellDecoder forgetful(hybrid_spec(), arithmetic);
     forgetful.run(piece(tokens, 0, 130));
     forgetful.forget_states();

@@ -237,7 +237,7 @@ class HeadOfRun {
               .operand = operand(i)});
   }
 
-  // Of the run's rows in the stretch that begins at slot `stretch`.
+  // Leaves the values of the run's rows in the stretch that begins at slot `stretch`.
   void leave_values(int stretch) const {
     const int first = std::max(run_.slot, stretch) - run_.slot;
     const int end = std::min(run_.seen(), stretch + kStretchSlots) - run_.slot;

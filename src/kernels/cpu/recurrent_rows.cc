@@ -18,7 +18,7 @@ void* element(void* of, DType type, int64_t i) {
   return element<char>(of, type, i);
 }
 
-// Of some channels: [begin, end).
+// Keeps the inputs of the channels [begin, end).
 void keep_inputs(const RecurrentFunctions& rows, const ShortConvParams& p, int64_t begin,
                  int64_t end) {
   const RowPlaces& places = p.places;

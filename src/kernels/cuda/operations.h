@@ -35,7 +35,7 @@ void choose_experts(const ChooseExpertsParams& p, const Execution& on);
 void combine_norm(const CombineNormParams& p, const Execution& on);
 void place_latent(const PlaceLatentParams& p, const Execution& on);
 void copy_cells(const CopyCellsParams& p, const Execution& on);
-// Of recurrent layers: kernels/recurrent.h.
+// The operations of recurrent layers: kernels/recurrent.h.
 void short_conv(const ShortConvParams& p, const Execution& on);
 void recurrent_gates(const RecurrentGatesParams& p, const Execution& on);
 void recurrent_keys(const RecurrentKeysParams& p, const Execution& on);

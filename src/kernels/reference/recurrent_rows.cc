@@ -61,7 +61,7 @@ float logistic(float x) {
   return 1.0f / (1.0f + math::exp(-x));
 }
 
-// Of one head of queries or keys.
+// Computes one head of queries or keys.
 void prepare(const RecurrentKeysParams& p, const float* x, float scale, float* y) {
   const int64_t size = p.layer.key_size;
   const float sum = orders::sum64_squares({x, static_cast<size_t>(size)});

@@ -50,7 +50,7 @@ bool is_bias(TensorRole role) {
   }
 }
 
-// Of what heads with a state have beside matrices.
+// How the numbers are made that heads with a state have beside matrices.
 std::optional<Distribution> recurrent_distribution(TensorRole role) {
   switch (role) {
     case TensorRole::conv_q:
