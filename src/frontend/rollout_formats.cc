@@ -110,6 +110,8 @@ int64_t count_of(const json::Value& list) {
 json::Array pairs_of(const json::Value& choice) {
   const json::Array& ids = member(choice, "token_ids").as_array();
   const json::Array& logprobs = member(member(choice, "logprobs"), "token_logprobs").as_array();
+  if (ids.size() != logprobs.size())
+    fail("expected a log-probability for each of {} tokens, found {}", ids.size(), logprobs.size());
   json::Array pairs;
   for (size_t i = 0; i < ids.size(); ++i)
     pairs.push_back(json::Array{logprobs[i], ids[i], nullptr});
@@ -132,6 +134,13 @@ json::Value sglang_finish(const json::Value& choice, int64_t tokens) {
     finish.set("matched",
                stop && !stop->is_null() ? *stop : last_of(member(choice, "token_ids").as_array()));
   return finish;
+}
+
+// To each prompt. What is no such number is refused where the body is read.
+size_t answers_of(const json::Value& body) {
+  const json::Value* n = body.find("n");
+  const int64_t answers = n ? n->to_integer().value_or(1) : 1;
+  return answers > 1 ? static_cast<size_t>(answers) : 1;
 }
 
 // A text; versions that are numbers are called so.
@@ -165,7 +174,7 @@ Asked asked_of_sglang(const json::Value& body) {
     else if (name == "logprobs_mode")
       asked.body.set("logprobs_mode", value);
     else if (name == "return_logprob")
-      asked.shows_logprobs = value.as_bool();
+      asked.shown.has_logprobs = value.as_bool();
     else if (name == "weight_version")
       asked.exact_version = exact_version_of(value);
     else if (name == "logprob_start_len" || name == "top_logprobs_num") {
@@ -180,26 +189,25 @@ Asked asked_of_sglang(const json::Value& body) {
   }
   if (!prompt) fail_usage("expected \"input_ids\" or \"text\", found neither");
   asked.body.set("prompt", *prompt);
-  asked.is_list = is_batch(*prompt);
+  asked.shown.is_batch = is_batch(*prompt);
   read_sglang_sampling(*sampling, asked.body);
-  if (asked.shows_logprobs) asked.body.set("logprobs", 0);
-  const json::Value* n = asked.body.find("n");
-  asked.is_list |= n && n->is_integer() && n->as_integer() > 1;
+  if (asked.shown.has_logprobs) asked.body.set("logprobs", 0);
+  asked.shown.per_prompt = answers_of(asked.body);
+  asked.shown.is_list = asked.shown.is_batch || asked.shown.per_prompt > 1;
   return asked;
 }
 
 namespace {
 
 // Of the only prompt; 0 of several, whose usage is one number.
-int64_t cached_of(const Asked& asked, const json::Value& answer) {
+int64_t cached_of(const Shown& shown, const json::Value& answer) {
   const json::Value* details = member(answer, "usage").find("prompt_tokens_details");
-  const json::Value* prompt = asked.body.find("prompt");
-  return details && !is_batch(*prompt) ? member(*details, "cached_tokens").as_integer() : 0;
+  return details && !shown.is_batch ? member(*details, "cached_tokens").as_integer() : 0;
 }
 
 }  // namespace
 
-json::Value sglang_answer(const Asked& asked, const json::Value& answer,
+json::Value sglang_answer(const Shown& shown, const json::Value& answer,
                           const std::string& weight_version) {
   json::Array all;
   for (const json::Value& choice : member(answer, "choices").as_array()) {
@@ -208,7 +216,7 @@ json::Value sglang_answer(const Asked& asked, const json::Value& answer,
                                     {"finish_reason", sglang_finish(choice, count_of(ids))},
                                     {"prompt_tokens", count_of(member(choice, "prompt_token_ids"))},
                                     {"completion_tokens", count_of(ids)},
-                                    {"cached_tokens", cached_of(asked, answer)},
+                                    {"cached_tokens", cached_of(shown, answer)},
                                     {"weight_version", weight_version},
                                     {"system_fingerprint", member(answer, "system_fingerprint")},
                                     {"logits_hash", member(choice, "logits_hash")},
@@ -217,11 +225,11 @@ json::Value sglang_answer(const Asked& asked, const json::Value& answer,
       meta.set("weight_version", member(last_of(versions->as_array()), "weight_version"));
       meta.set("weight_versions", *versions);
     }
-    if (asked.shows_logprobs) meta.set("output_token_logprobs", pairs_of(choice));
+    if (shown.has_logprobs) meta.set("output_token_logprobs", pairs_of(choice));
     all.push_back(json::Object{
         {"text", member(choice, "text")}, {"output_ids", ids}, {"meta_info", std::move(meta)}});
   }
-  return asked.is_list ? json::Value(std::move(all)) : all.at(0);
+  return shown.is_list ? json::Value(std::move(all)) : first_of(all);
 }
 
 Asked asked_of_trl(const json::Value& body) {
@@ -230,8 +238,7 @@ Asked asked_of_trl(const json::Value& body) {
   Asked asked{.body = json::Object{{"return_token_ids", true},
                                    {"max_tokens", 16},
                                    {"logprobs_mode", kLogprobsMode}},
-              .is_list = true,
-              .shows_logprobs = true};
+              .shown = {.is_list = true, .is_batch = true, .has_logprobs = true}};
   const json::Value* prompts = nullptr;
   for (const auto& [name, value] : body.as_object()) {
     if (value.is_null()) continue;
@@ -255,18 +262,17 @@ Asked asked_of_trl(const json::Value& body) {
     fail_usage("expected \"prompts\" as a list of texts or of token ids");
   asked.body.set("prompt", *prompts);
   asked.body.set("logprobs", 0);
+  asked.shown.per_prompt = answers_of(asked.body);
   return asked;
 }
 
-json::Value trl_answer(const Asked& asked, const json::Value& answer,
+json::Value trl_answer(const Shown& shown, const json::Value& answer,
                        const std::string& weight_version) {
   json::Array prompts, completions, logprobs, ids, seeds;
-  const json::Value* n = asked.body.find("n");
-  const size_t answers = n && n->is_integer() ? static_cast<size_t>(n->as_integer()) : 1;
   const json::Array& choices = member(answer, "choices").as_array();
   for (size_t i = 0; i < choices.size(); ++i) {
     const json::Value& choice = choices[i];
-    if (i % answers == 0) prompts.push_back(member(choice, "prompt_token_ids"));
+    if (i % shown.per_prompt == 0) prompts.push_back(member(choice, "prompt_token_ids"));
     completions.push_back(member(choice, "token_ids"));
     seeds.push_back(seed_of(choice, answer));
     json::Array each, tokens;

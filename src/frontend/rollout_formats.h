@@ -9,11 +9,18 @@
 
 namespace invar::rollout {
 
-// A request as /v1/completions has it, and how its answer is to be shown.
+// How an answer is to be shown: all that is kept of a request's body until then.
+struct Shown {
+  bool is_list = false;   // the answer is a list, also of one
+  bool is_batch = false;  // of several prompts
+  size_t per_prompt = 1;  // answers to each of them
+  bool has_logprobs = false;
+};
+
+// A request as /v1/completions has it.
 struct Asked {
   json::Value body;
-  bool is_list = false;  // of prompts: then the answer is a list
-  bool shows_logprobs = false;
+  Shown shown;
   json::Value exact_version;  // of the weights that it is to be computed by; null: any
 };
 
@@ -21,13 +28,13 @@ struct Asked {
 // sentence.
 Asked asked_of_sglang(const json::Value& body);
 // Of each answer {"text", "output_ids", "meta_info"}; `answer`: the body of /v1/completions.
-json::Value sglang_answer(const Asked& asked, const json::Value& answer,
+json::Value sglang_answer(const Shown& shown, const json::Value& answer,
                           const std::string& weight_version);
 
 // {"prompts": [texts or token ids], "n", "temperature", ..., "logprobs", "generation_kwargs"}.
 Asked asked_of_trl(const json::Value& body);
 // {"prompt_ids", "completion_ids", "logprobs", "logprob_token_ids"}: a list for each answer.
-json::Value trl_answer(const Asked& asked, const json::Value& answer,
+json::Value trl_answer(const Shown& shown, const json::Value& answer,
                        const std::string& weight_version);
 
 }  // namespace invar::rollout

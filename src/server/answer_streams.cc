@@ -38,6 +38,11 @@ bool is_long(const std::vector<TextAnswer>& answers) {
   return numbers > kMany;
 }
 
+// Of an answer that was computed.
+ApiError unwritten(const std::exception& error) {
+  return {500, std::string("the answer cannot be written: ") + error.what()};
+}
+
 // A whole answer that is written while it is sent.
 class LongBody final : public BodySource {
  public:
@@ -155,12 +160,25 @@ bool AnswerStream::is_over(size_t index) const {
                            : builders_[index]->answer.finish != FinishReason::none);
 }
 
-bool AnswerStream::pull(std::string& out) {
-  for (const auto& [index, output] : waiting_) {
-    writer_->push(index, output, out);
-    if (is_over(index)) streams_.settle(*this, index);
+// An event that cannot be written is left out as a whole.
+void AnswerStream::push_waiting(std::string& out) {
+  size_t written = out.size();
+  try {
+    for (const auto& [index, output] : waiting_) {
+      writer_->push(index, output, out);
+      written = out.size();
+      if (is_over(index)) streams_.settle(*this, index);
+    }
+  } catch (const std::exception& error) {
+    out.resize(written);
+    cut_off_ = unwritten(error);
+    outcome_ = Outcome::failed;
   }
   waiting_.clear();
+}
+
+bool AnswerStream::pull(std::string& out) {
+  push_waiting(out);
   if (cut_off_) writer_->fail(cut_off_->message, cut_off_->code.c_str(), out);
   over_ = writer_->ended();
   if (over_ && writer_->answer()) remember_output(*writer_->answer());
@@ -169,10 +187,10 @@ bool AnswerStream::pull(std::string& out) {
 }
 
 // A stream that has begun ends with an event, anything else with a status.
-void AnswerStream::cut_off(const ApiError& error) {
+void AnswerStream::cut_off(const ApiError& error, Outcome outcome) {
   over_ = true;
   cut_off_ = error;
-  outcome_ = Outcome::aborted;
+  outcome_ = outcome;
   begun_ ? exchange_->wake() : exchange_->reply(error_reply(error, admitted_.entry.endpoint));
 }
 
@@ -445,7 +463,18 @@ void AnswerStreams::note_begin(const RequestBegun& begun) {
   auto& scheduled = streamed.stream->times_.scheduled;
   if (scheduled == Clock::time_point{})  // the first of its requests, and not again
     scheduled = Clock::time_point(std::chrono::nanoseconds(begun.at_ns));
-  if (!std::exchange(streamed.begun, true)) streamed.stream->on_begun(streamed.index, begun.cached);
+  if (std::exchange(streamed.begun, true)) return;
+  const std::shared_ptr<AnswerStream> stream = streamed.stream;
+  guarded(*stream, [&, index = streamed.index] { stream->on_begun(index, begun.cached); });
+}
+
+void AnswerStreams::guarded(AnswerStream& stream, const std::function<void()>& action) {
+  try {
+    action();
+  } catch (const std::exception& error) {
+    stream.cut_off(unwritten(error), Outcome::failed);
+    settle(stream);
+  }
 }
 
 void AnswerStreams::settle_usage(std::shared_ptr<AnswerStream> stream) {
@@ -477,8 +506,10 @@ void AnswerStreams::deliver() {
   }
   for (const RequestBegun& one : begun) note_begin(one);
   for (const PromptOutput& output : prompts)
-    if (const auto found = streamed_.find(output.request); found != streamed_.end())
-      found->second.stream->on_prompt(found->second.index, output);
+    if (const auto found = streamed_.find(output.request); found != streamed_.end()) {
+      const std::shared_ptr<AnswerStream> stream = found->second.stream;
+      guarded(*stream, [&, index = found->second.index] { stream->on_prompt(index, output); });
+    }
   deliver_vectors(std::move(vectors));
   for (const TokenOutput& output : tokens) take(output);
 }
@@ -493,9 +524,11 @@ void AnswerStreams::take(const TokenOutput& output) {
   streamed.tokens.push_back(output.token);
   streamed.logits_hash = output.logits_hash;
   if (output.finish != FinishReason::none) streamed_.erase(found);
-  measure(*stream, output);
-  stream->on_token(index, output);
-  settle(*stream, index);
+  guarded(*stream, [&] {
+    measure(*stream, output);
+    stream->on_token(index, output);
+    settle(*stream, index);
+  });
 }
 
 void AnswerStreams::freeze(const std::string& version) {

@@ -56,7 +56,8 @@ class AnswerStream : public BodySource, public std::enable_shared_from_this<Answ
   void set_all_cached(int64_t tokens);
   void finish();
   // Ends it before its time with an error.
-  void cut_off(const ApiError& error);
+  void cut_off(const ApiError& error, Outcome outcome = Outcome::aborted);
+  void push_waiting(std::string& out);
   // Or with what there is of it.
   void abort();
   // What was said of a prompt whose answer has not begun is said again.
@@ -166,6 +167,8 @@ class AnswerStreams final : public BackendSink {
   void fail_text(const TokenOutput& output);
   void settle(Embedding& embedding);
   void fail_all(const std::string& sentence);
+  // An answer that cannot be written, for whatever reason, fails alone.
+  void guarded(AnswerStream& stream, const std::function<void()>& action);
   void note_begin(const RequestBegun& begun);
   void take(const TokenOutput& output);
   void measure(AnswerStream& stream, const TokenOutput& output);

@@ -147,7 +147,7 @@ class Server {
   void take_version(std::shared_ptr<Exchange> exchange, const std::string& directory,
                     const std::string& version, std::function<json::Value()> reply);
   using AskedOf = rollout::Asked (*)(const json::Value& body);
-  using AnswerOf = json::Value (*)(const rollout::Asked& asked, const json::Value& answer,
+  using AnswerOf = json::Value (*)(const rollout::Shown& shown, const json::Value& answer,
                                    const std::string& weight_version);
   // An answer in the form of an RL stack.
   void generate(std::shared_ptr<Exchange> exchange, AskedOf asked_of, AnswerOf answer_of);

@@ -23,6 +23,20 @@ const std::string* HttpRequest::header(std::string_view lower_case_name) const {
   return nullptr;
 }
 
+namespace {
+
+// What throws ends itself and not the server with everybody's answers. Tasks refuse their own
+// requests before it comes to this.
+void run_task(const std::function<void()>& task) {
+  try {
+    task();
+  } catch (const std::exception& error) {
+    fmt::print(stderr, "invar: error: a task of the serving thread failed: {}\n", error.what());
+  }
+}
+
+}  // namespace
+
 struct HttpServer::Impl final : ConnectionOwner {
   Impl(const HttpOptions& options, Gate gate, Handler handler, Refusal refusal)
       : ConnectionOwner{options, std::move(gate), std::move(handler), std::move(refusal),
@@ -89,14 +103,14 @@ void HttpServer::run() {
 }
 
 void HttpServer::post(std::function<void()> task) {
-  asio::post(impl_->io, std::move(task));
+  asio::post(impl_->io, [task = std::move(task)] { run_task(task); });
 }
 
 std::shared_ptr<void> HttpServer::at(std::chrono::steady_clock::time_point time,
                                      std::function<void()> task) {
   const auto timer = std::make_shared<asio::steady_timer>(impl_->io, time);
   timer->async_wait([task = std::move(task)](const error_code& error) {
-    if (!error) task();
+    if (!error) run_task(task);
   });
   return timer;
 }
@@ -105,7 +119,7 @@ void HttpServer::on_readable(int file, std::function<void()> task) {
   auto& watched = impl_->watched.emplace_back(impl_->io, file);
   watched.async_wait(asio::posix::stream_descriptor::wait_read,
                      [task = std::move(task)](const error_code& error) {
-                       if (!error) task();
+                       if (!error) run_task(task);
                      });
 }
 

@@ -101,7 +101,8 @@ class HttpServer {
   int port() const;
   // Serves until `stop`, then until every answer that has begun is sent.
   void run();
-  // Runs `task` on the serving thread. Safe from every thread.
+  // Runs `task` on the serving thread. Safe from every thread. A task that throws, as one of the
+  // next two functions, is told of on stderr and ends nothing else.
   void post(std::function<void()> task);
   // Calls `task` on the serving thread at `time`, unless what it returns is gone by then.
   std::shared_ptr<void> at(std::chrono::steady_clock::time_point time, std::function<void()> task);

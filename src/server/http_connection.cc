@@ -185,6 +185,8 @@ asio::awaitable<void> Connection::serve() {
   } catch (const Unwanted& caught) {
     refused = caught.reply;
   } catch (const boost::system::system_error&) {  // the client has gone or is too slow
+  } catch (const std::exception& error) {         // of its answer, which ends here
+    fmt::print(stderr, "invar: error: a connection failed: {}\n", error.what());
   }
   place_ = nullptr;
   if (refused) co_await refuse(*refused);

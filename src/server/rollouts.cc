@@ -25,8 +25,8 @@ void Server::generate(std::shared_ptr<Exchange> exchange, AskedOf asked_of, Answ
   const auto version = std::make_shared<std::string>();
   const auto inner =
       Translated::make(std::move(exchange), "/v1/completions", std::move(body),
-                       [asked = std::move(asked), answer_of, version](const json::Value& answer) {
-                         return answer_of(asked, answer, *version);
+                       [shown = asked.shown, answer_of, version](const json::Value& answer) {
+                         return answer_of(shown, answer, *version);
                        });
   // By which weights it is computed is known when it begins.
   with_weights([this, inner, version](const WeightsLease&) {

@@ -84,5 +84,29 @@ TEST(StreamTest, SendsWhatComesBeforeTheSenderIsAwake) {
   server.post([&] { server.stop(); });
 }
 
+// A handler that throws loses its own connection; a task that throws nothing but itself.
+TEST(ServingThread, OutlivesWhatThrowsOnIt) {
+  int asked = 0;
+  HttpServer server(
+      {.host = "127.0.0.1", .port = 0}, [](const HttpRequest&) { return std::nullopt; },
+      [&](std::shared_ptr<Exchange> exchange) {
+        if (asked++ == 0) throw std::out_of_range("a handler");
+        exchange->reply({.body = "there"});
+      },
+      [](int status, const std::string&, const std::string&) {
+        return HttpReply{.status = status};
+      });
+  server.post([] { throw std::out_of_range("a task"); });
+  const auto timer =
+      server.at(std::chrono::steady_clock::now(), [] { throw std::out_of_range("a timer"); });
+  std::jthread serving([&] { server.run(); });
+  EXPECT_EQ(Client(server.port()).read_until("there"), "");
+  EXPECT_TRUE(Client(server.port()).read_until("there").ends_with("there"));
+  server.post([&] {
+    EXPECT_EQ(server.counts().exchanges, 0u);
+    server.stop();
+  });
+}
+
 }  // namespace
 }  // namespace invar::server
