@@ -16,9 +16,6 @@ Kernels gpu_kernels(const ModelDescription& model, Device& device) {
   if (options.instruction_set != "auto")
     fail_usage("the instruction set {} was asked for and the device is {}", options.instruction_set,
                options.device);
-  if (has_states(model.spec()))
-    fail_usage("the {} model has layers with states, which are computed on CPUs alone",
-               model.spec().family);
   if (model.arithmetic.is_baseline && model.arithmetic.weights == DType::f32)
     fail_usage(
         "on a GPU the arithmetic control is for bf16 weights and this model's are f32 or f16; use "

@@ -155,7 +155,7 @@ struct ShortConvParams {
   // The inputs of a position that row t sees; null before position 0.
   constexpr char* inputs_of(int64_t t, int64_t position) const {
     if (position < 0) return nullptr;
-    const int64_t bytes = channels * size_of(type);
+    const int64_t bytes = channels * (type == DType::bf16 ? 2 : 4);  // size_of is the host's
     const int64_t after = position - places.positions[t] / kChunkSlots * kChunkSlots;
     if (after < 0 && before_of[t] >= 0)
       return before.at<char>(before_of[t]) + (after + taps - 1) * bytes;
