@@ -20,6 +20,11 @@ Kernels baseline_kernels() {
   return {};
 }
 
+TrainingKernels training_kernels() {
+  CHECK(false, "this build has no CUDA kernels");
+  return {};
+}
+
 AtOnce at_once() {
   return {};
 }

@@ -22,7 +22,7 @@ struct Columns {
   int64_t count = 0;
   int pair = -1;  // -1: not a pair; else which of the two
 
-  int64_t at(int64_t i) const { return pair < 0 ? first + i : paired_column(i, pair); }
+  constexpr int64_t at(int64_t i) const { return pair < 0 ? first + i : paired_column(i, pair); }
 };
 
 // A gated product whose dots are kept, too: [T][2 * round_up(F, 16)], columns as the panels.
@@ -255,6 +255,15 @@ struct GatherLeavesParams {
   Activation out;
 };
 
+// out[t] = x[t][columns[t]].
+struct PickParams {
+  const float* x;  // [T][.]
+  int64_t stride;
+  const int32_t* columns;  // [T]
+  int64_t rows;
+  float* out;  // [T]
+};
+
 // y = y + x: where two chains meet.
 struct AddGradientParams {
   const float* x;
@@ -285,6 +294,7 @@ struct TrainingKernels {
   Operation<SquaresParams> squares;
   Operation<AdamParams> adam;
   Operation<AddGradientParams> add_gradient;
+  Operation<PickParams> pick;
   // By one definition on every set.
   Operation<LayerNormBackwardParams> layer_norm_backward;
   Operation<LayerNormGradientParams> layer_norm_gradient;

@@ -1,7 +1,6 @@
 #include "model/backward.h"
 
 #include <algorithm>
-#include <cstring>
 
 #include "base/check.h"
 #include "model/backward_pass.h"
@@ -140,7 +139,8 @@ void BackwardPass::add_to_hidden(const DeviceArray<float>& x) {
 }
 
 void BackwardPass::clear(const DeviceArray<float>& x) {
-  std::memset(x.data(), 0, static_cast<size_t>(rows_ * spec_.hidden) * sizeof(float));
+  model_.execution.stream->clear(x.data(),
+                                 static_cast<size_t>(rows_ * spec_.hidden) * sizeof(float));
 }
 
 // h = rows of the embedding
@@ -164,7 +164,8 @@ void BackwardPass::forward_again(const Batch& batch, int layer, float* before) {
   io.tape = io_.tape;
   io.times = io_.times;
   io.given_experts = io_.given_experts;
-  io.hidden = {before, static_cast<size_t>(rows_ * spec_.hidden)};
+  io.device_hidden = before;
+  io.keep_logits = true;
   forward(model_, one, kv_, *io_.forward_workspace, solo_group(), io);
 }
 
@@ -212,7 +213,8 @@ void BackwardPass::weight_gradient(const char* name, float* out, const Activatio
                                    Columns columns, int64_t inputs, int64_t rows) {
   if (rows < 0) rows = rows_;
   if (rows == 0) {  // an expert that nobody chose
-    if (io_.begins) std::fill_n(out, columns.count * inputs, 0.0f);
+    const int64_t bytes = columns.count * inputs * int64_t{sizeof(float)};
+    if (io_.begins) model_.execution.stream->clear(out, static_cast<size_t>(bytes));
     return;
   }
   const Activation transposed{ws_.transposed.data(), DType::bf16, activation_stride(rows)};

@@ -67,6 +67,20 @@ class BackwardPass {
   // The weight of the loss that balances experts, and the rows of which it counts choices.
   double balance() const { return io_.balance; }
   int64_t balance_rows() const { return io_.balance_rows; }
+  // What stands on the device, for the host to look at, and the other way round; both wait for it.
+  template <typename T>
+  std::vector<T> fetched(const T* from, int64_t count) const {
+    std::vector<T> values(static_cast<size_t>(count));
+    model_.device().download(values.data(), from, values.size() * sizeof(T));
+    return values;
+  }
+  template <typename T>
+  DeviceArray<T> sent(const std::vector<T>& values) const {
+    if (values.empty()) return {};
+    DeviceArray<T> array(model_.device(), values.size(), "a backward pass");
+    model_.device().upload(array.data(), values.data(), values.size() * sizeof(T));
+    return array;
+  }
   // One operation on the whole team.
   template <typename Params>
   void run(const char* name, Operation<Params> operation, const Params& params) {

@@ -46,6 +46,9 @@ void ForwardPass::prepare() {
   }
   if (!io_.features.empty()) {
     upload(io_.features, ws_.features, ws_.host_features.data());
+  } else if (io_.device_hidden) {
+    const size_t bytes = hidden_size() * sizeof(float);
+    on.stream->copy_rows(ws_.hidden.data(), bytes, io_.device_hidden, bytes, bytes, 1);
   } else if (!is_first_stage() || reads_features()) {
     CHECK(io_.hidden.size() >= hidden_size(), "a later stage needs the hidden states");
     upload(io_.hidden.first(hidden_size()), ws_.hidden,
@@ -200,7 +203,7 @@ void ForwardPass::collect() {
   if (rows_ == 0) return;
   io_.aux_hidden = hooks_.aux_hidden();
   io_.experts = hooks_.experts();
-  if (!is_last_stage())
+  if (!is_last_stage() && !io_.device_hidden)
     io_.hidden = to_host(ws_.hidden, io_.hidden_out ? io_.hidden_out : ws_.host_hidden.data(),
                          rows_ * spec_.hidden);
   std::swap(ws_.host_non_finite, ws_.last_non_finite);

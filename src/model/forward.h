@@ -52,6 +52,9 @@ struct ForwardIo {
   // In when layer_begin > 0, out when layer_end < layers: [T][D], the residual stream (host
   // memory).
   std::span<float> hidden;
+  // In when layer_begin > 0, in place of `hidden`: the same where the decoder's device has it.
+  // Nothing of the residual stream comes out then.
+  const float* device_hidden = nullptr;
   // In, of a device: it is copied from that memory itself, which is as good as pinned, until this
   // event; null: by way of the workspace.
   Event* hidden_taken = nullptr;

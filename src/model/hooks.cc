@@ -31,7 +31,10 @@ void Hooks::keep_hidden(float* copy) const {
   if (!copy) return;
   const int64_t width = model_.spec.hidden;
   timed(io_.times, "keep", [&] {
-    model_.execution.pool->run([&](Part part) {
+    const Execution& on = model_.execution;
+    const size_t bytes = static_cast<size_t>(rows_ * width) * sizeof(float);
+    if (!on.pool) return on.stream->copy_rows(copy, bytes, ws_.hidden.data(), bytes, bytes, 1);
+    on.pool->run([&](Part part) {
       const auto [begin, end] = part.of(rows_ * width, kPanelWidth);
       std::memcpy(copy + begin, ws_.hidden.data() + begin, (end - begin) * sizeof(float));
     });

@@ -17,7 +17,8 @@ bool adds_apart(const DecoderSpec& spec) {
 
 }  // namespace
 
-Workspace::Workspace(const Decoder& decoder, int max_rows, int max_logit_rows, int max_aux_layers)
+Workspace::Workspace(const Decoder& decoder, int max_rows, int max_logit_rows, int max_aux_layers,
+                     bool host_takes_logits)
     : max_rows(max_rows), max_logit_rows(max_logit_rows), max_aux_layers(max_aux_layers) {
   const DecoderSpec& spec = decoder.spec;
   const Shard& shard = decoder.weights->shard();
@@ -58,7 +59,7 @@ Workspace::Workspace(const Decoder& decoder, int max_rows, int max_logit_rows, i
   table_builder.find_shared(int64_t{heads_of(spec, shard).kv_heads} * spec.head_dim);
   host_hidden = {device, rows * spec.hidden, what};
   host_features = {device, feature_values, what};
-  host_logits = {device, size_t(max_logit_rows) * spec.vocab, what};
+  if (host_takes_logits) host_logits = {device, size_t(max_logit_rows) * spec.vocab, what};
 }
 
 // A part's activations are done with when it is, so that the parts use one piece of memory in turn;

@@ -15,7 +15,9 @@ namespace invar {
 struct Workspace {
   // For steps of up to `max_rows` rows of which up to `max_logit_rows` want logits and which keep
   // up to `max_aux_layers` layers' hidden states.
-  Workspace(const Decoder& decoder, int max_rows, int max_logit_rows, int max_aux_layers = 0);
+  // Where the host takes no logits a device needs no room for them there.
+  Workspace(const Decoder& decoder, int max_rows, int max_logit_rows, int max_aux_layers = 0,
+            bool host_takes_logits = true);
 
   size_t bytes() const;  // of device memory
 

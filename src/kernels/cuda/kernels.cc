@@ -10,6 +10,7 @@
 #include "kernels/cuda/int8.h"
 #include "kernels/cuda/operations.h"
 #include "kernels/cuda/stored_slots.h"
+#include "kernels/cuda/training_operations.h"
 
 namespace invar::cuda {
 
@@ -101,6 +102,12 @@ void attention(const AttentionParams& p, const Execution& on) {
   CHECK(false, "no schedule for attention");
 }
 
+// With what a tape keeps.
+void partial_attention(const PartialAttentionParams& p, const Execution& on) {
+  attention<Order::portable>(p.of, on);
+  attention_sums(p, on);
+}
+
 template <Order order>
 Kernels table() {
   return {.name = "cuda",
@@ -128,6 +135,7 @@ Kernels table() {
           .qkv_product = nullptr,
           .attention = attention<order>,
           .rotated_attention = order == Order::hopper ? rotated_attention : nullptr,
+          .partial_attention = order == Order::portable ? partial_attention : nullptr,
           .round = round,
           .add = add,
           .add_norm = add_norm,

@@ -6,6 +6,7 @@
 #include "kernels/cuda/cuda_kernels.h"
 #include "kernels/cuda/experts.cuh"
 #include "kernels/cuda/operations.h"
+#include "kernels/cuda/portable_tiles.h"
 #include "kernels/cuda/product.cuh"
 
 namespace invar::cuda {
@@ -248,6 +249,12 @@ void expert_lanes(const Params& params, int64_t experts, const int32_t* begin,
 
 // ---- The table
 
+template <typename Params>
+void tiles(const Params& params, const Execution& on) {
+  if (params.x.type == DType::bf16) return portable_tiles(params, on);
+  lanes<8>(params, on);
+}
+
 bool any_shape(const ProductShape&) {
   return true;
 }
@@ -260,6 +267,12 @@ double leaves_cost(const ProductShape& s) {
 double lanes_cost(const ProductShape&) {
   return 1.0;
 }
+bool has_tiles(const ProductShape& s) {
+  return s.rows > 32;
+}
+double tiles_cost(const ProductShape&) {
+  return 0.5;
+}
 
 // The numbers are rows of a tile.
 constexpr auto kSchedules = std::to_array<ProductSchedule>({
@@ -268,6 +281,7 @@ constexpr auto kSchedules = std::to_array<ProductSchedule>({
     {"leaves 4", leaves_fit<4>, leaves<4, MatmulParams>, leaves<4, GatedMatmulParams>,
      leaves_cost<4>},
     {"lanes 8", any_shape, lanes<8, MatmulParams>, lanes<8, GatedMatmulParams>, lanes_cost},
+    {"tiles", has_tiles, tiles<MatmulParams>, tiles<GatedMatmulParams>, tiles_cost},
 });
 
 }  // namespace

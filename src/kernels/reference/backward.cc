@@ -288,6 +288,11 @@ void add_gradient(const AddGradientParams& p, const Execution& on) {
   for (int64_t i = begin; i < end; ++i) p.y[i] = p.y[i] + p.x[i];
 }
 
+void pick(const PickParams& p, const Execution& on) {
+  const auto [begin, end] = on.share.of(p.rows);
+  for (int64_t t = begin; t < end; ++t) p.out[t] = p.x[t * p.stride + p.columns[t]];
+}
+
 TrainingKernels training_table(Order order) {
   CHECK(order != Order::pair, "nothing is trained in the order pair");
   const bool portable = order == Order::portable;
@@ -312,6 +317,7 @@ TrainingKernels training_table(Order order) {
           .squares = squares,
           .adam = adam,
           .add_gradient = add_gradient,
+          .pick = pick,
           .layer_norm_backward = layer_norm_backward,
           .layer_norm_gradient = layer_norm_gradient,
           .curve_backward = curve_backward,

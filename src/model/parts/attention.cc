@@ -224,7 +224,9 @@ QkvParams Attention::make_qkv(const PartPass& p, const Weights& w, const Activat
 void Attention::norm_joint_heads(const PartPass& p, const Weights& w, const Activations& at) const {
   const int64_t stride = qkv_width(), queries = model_.query_width();
   float* products = products_of(p, at);
-  if (at.qkv) std::copy_n(products, p.rows * stride, at.qkv);  // for the backward
+  const size_t bytes = static_cast<size_t>(p.rows * stride) * sizeof(float);
+  if (at.qkv)  // for the backward
+    p.ops.stream().copy_rows(at.qkv, bytes, products, bytes, bytes, 1);
   p.ops.norm_part(products, stride, queries, w.q_norm, {products, DType::f32, stride}, true);
   float* keys = products + queries;
   p.ops.norm_part(keys, stride, model_.kv_width(), w.k_norm, {keys, DType::f32, stride}, true);

@@ -11,12 +11,19 @@ namespace {
 
 using enum TensorRole;
 
+// The rows of all experts: those of expert e are rows[begin[e]] .. rows[begin[e + 1]].
+struct ExpertRows {
+  std::vector<int32_t> begin, rows;
+};
+
 // What each row of the leaves that an expert has rows in comes from: a pair's place, or -1.
-std::vector<int32_t> leaf_places(const ExpertsActivations& at, int expert) {
+std::vector<int32_t> leaf_places(const ExpertRows& of, int expert) {
   std::vector<int32_t> places;
   int32_t leaf = -1;
-  for (int32_t j = at.begin[expert]; j < at.begin[expert + 1]; ++j) {
-    const int32_t row = at.rows[j], of_row = row / static_cast<int32_t>(kLeafPad);
+  for (int32_t j = of.begin[static_cast<size_t>(expert)];
+       j < of.begin[static_cast<size_t>(expert) + 1]; ++j) {
+    const int32_t row = of.rows[static_cast<size_t>(j)],
+                  of_row = row / static_cast<int32_t>(kLeafPad);
     if (of_row != leaf) places.resize(places.size() + kLeafPad, -1);
     leaf = of_row;
     places[places.size() - kLeafPad + static_cast<size_t>(row % kLeafPad)] = j;
@@ -55,9 +62,11 @@ void Experts::weight_gradients(BackwardPass& b, const Activations& at, const Act
   const int experts = spec_.routing.experts;
   const Activation leaf_dy = BackwardPass::activation(ws.leaf_outputs, outputs);
   const Activation leaf_x = BackwardPass::activation(ws.leaf_inputs, inputs);
+  const ExpertRows of{b.fetched(at.begin, experts + 1), b.fetched(at.rows, pairs_of(b))};
   for (int e = 0; e < experts; ++e) {
-    const std::vector<int32_t> from = leaf_places(at, e);
-    const int64_t rows = std::ssize(from);
+    const std::vector<int32_t> places = leaf_places(of, e);
+    const int64_t rows = std::ssize(places);
+    const DeviceArray<int32_t> from = b.sent(places);
     const auto gather = [&](const Activation& all, int64_t width, const Activation& out) {
       b.run("gather leaves", b.kernels().gather_leaves,
             GatherLeavesParams{
@@ -82,12 +91,13 @@ std::vector<float> Experts::balance(const BackwardPass& b, const Activations& at
   const Routing& how = spec_.routing;
   const double n = static_cast<double>(b.balance_rows());
   const float factor = static_cast<float>(b.balance() * how.experts / (n * n));
+  const std::vector<int32_t> chosen = b.fetched(at.chosen, b.rows() * how.chosen);
   std::vector<float> all;
   for (int64_t begin = 0; begin < b.rows(); begin += b.balance_rows()) {
     std::vector<float> counts(static_cast<size_t>(how.experts));
     const int64_t end = std::min(b.rows(), begin + b.balance_rows());
     for (int64_t i = begin * how.chosen; i < end * how.chosen; ++i)
-      counts[static_cast<size_t>(at.chosen[i])] += 1;
+      counts[static_cast<size_t>(chosen[static_cast<size_t>(i)])] += 1;
     for (const float count : counts) all.push_back(factor * count);
   }
   return all;
@@ -99,14 +109,14 @@ void Experts::router_backward(BackwardPass& b, const Kept& kept) const {
   const BackwardWorkspace& ws = b.workspace();
   const int count = spec_.routing.experts;
   const Activation d_logits = BackwardPass::activation(ws.router, count);
-  const std::vector<float> balance = this->balance(b, at);
+  const DeviceArray<float> balance = b.sent(this->balance(b, at));
   b.run("router backward", b.kernels().router_backward,
         RouterBackwardParams{.how = spec_.routing,
                              .logits = at.router,
                              .stride = count,
                              .ids = at.chosen,
                              .d_weights = ws.expert_weights.data(),
-                             .balance = balance.empty() ? nullptr : balance.data(),
+                             .balance = balance.data(),
                              .balance_rows = b.balance_rows(),
                              .rows = b.rows(),
                              .out = d_logits});

@@ -1,0 +1,64 @@
+// The table of training's operations on a GPU.
+#include "base/check.h"
+#include "kernels/cuda/cuda_kernels.h"
+#include "kernels/cuda/operations.h"
+#include "kernels/cuda/training_operations.h"
+
+namespace invar::cuda {
+
+namespace {
+
+// Both products as one matrix, whose outputs stand as the dots do; then the curve.
+void kept_gated_matmul(const KeptGatedMatmulParams& kept, const Execution& on) {
+  const GatedMatmulParams& p = kept.product;
+  CHECK(kept.dots, "dots that are kept");
+  if (p.rows == 0) return;
+  Matrix both = p.gate_up;
+  both.n = 2 * round_up(p.gate_up.n, kPanelWidth);
+  both.count = 1;
+  kernels(Order::portable)
+      .matmul({.x = p.x,
+               .w = both,
+               .rows = p.rows,
+               .split_k = 1,
+               .bias = nullptr,
+               .accumulate = false,
+               .y = kept.dots,
+               .y_stride = both.n},
+              on);
+  gate_dots(kept, on);
+}
+
+}  // namespace
+
+TrainingKernels training_kernels() {
+  return {.name = "cuda",
+          .order = Order::portable,
+          .gated_matmul = kept_gated_matmul,
+          .extend_matmul = extend_matmul,
+          .round = round,
+          .transpose = transpose,
+          .pack_columns = pack_columns,
+          .bias_gradient = bias_gradient,
+          .norm_backward = norm_backward,
+          .norm_gradient = norm_gradient,
+          .gate_backward = gate_backward,
+          .attention_backward = attention_backward,
+          .attention_scratch = [](int64_t, int64_t) { return int64_t{0}; },
+          .qkv_backward = qkv_backward,
+          .embed_gradient = embed_gradient,
+          .loss = loss,
+          .squares = squares,
+          .adam = adam,
+          .add_gradient = add_gradient,
+          .pick = pick,
+          .layer_norm_backward = layer_norm_backward,
+          .layer_norm_gradient = layer_norm_gradient,
+          .curve_backward = curve_backward,
+          .pair_gradients = pair_gradients,
+          .sum_pairs = sum_pairs,
+          .router_backward = router_backward,
+          .gather_leaves = gather_leaves};
+}
+
+}  // namespace invar::cuda
