@@ -22,7 +22,7 @@ namespace {
 struct BenchTrainFlags {
   std::string recipe;
   int threads = 0, steps = 5, ranks = 1;
-  std::string instruction_set = "auto";
+  std::string device = "cpu", instruction_set = "auto";
   bool profile = false, json = false;
 };
 
@@ -161,6 +161,7 @@ int run_bench_train(const BenchTrainFlags& flags) {
   options.ranks = flags.ranks;
   ThreadPool pool(flags.threads);
   options.threads = std::max(1, pool.size() / flags.ranks);
+  options.device = flags.device;
   options.instruction_set = flags.instruction_set;
   const std::string set = select_kernels(Order::portable, flags.instruction_set).name;
   Trainer trainer(options, recipe.seed);
@@ -187,6 +188,7 @@ int run_bench_train(const BenchTrainFlags& flags) {
                                     {"context", options.context},
                                     {"threads", pool.size()},
                                     {"ranks", flags.ranks},
+                                    {"device", flags.device},
                                     {"instruction_set", set},
                                     {"step_seconds", step},
                                     {"tokens_per_second", tokens},
@@ -197,12 +199,13 @@ int run_bench_train(const BenchTrainFlags& flags) {
     fmt::print("{}\n", json::dump(report, 2));
   else
     fmt::print(
-        "{}: {:.1f} M parameters, {} x {}, {} threads, {}; median of {} steps\n"
+        "{}: {:.1f} M parameters, {} x {}, {}; median of {} steps\n"
         "  {:.3f} s a step, {:.0f} tok/s\n"
-        "  {:.0f} GFLOP/s, {:.1f} % of the product peak {:.0f}\n",
+        "  {:.0f} GFLOP/s, {:.1f} % of this CPU's product peak {:.0f}\n",
         recipe.name, static_cast<double>(trainer.layout().size()) / 1e6, options.rows,
-        options.context, pool.size(), set, flags.steps, step, tokens, speed / 1e9,
-        100 * speed / peak, peak / 1e9);
+        options.context,
+        flags.device == "cpu" ? fmt::format("{} threads, {}", pool.size(), set) : flags.device,
+        flags.steps, step, tokens, speed / 1e9, 100 * speed / peak, peak / 1e9);
   if (flags.profile) {
     const double best = *std::min_element(seconds.begin(), seconds.end());
     const TrainLimits limits{.products = peak, .bytes = read_bandwidth(pool)};
@@ -229,6 +232,8 @@ void add_bench_train(CLI::App& bench, Action& action) {
       ->capture_default_str();
   command->add_option("--threads", flags->threads, "Threads; 0 means one per core")
       ->check(at_least(0))
+      ->capture_default_str();
+  command->add_option("--device", flags->device, "cpu, or the GPU cuda or cuda:N")
       ->capture_default_str();
   command
       ->add_option("--instruction-set", flags->instruction_set,

@@ -36,6 +36,10 @@ void add_recipe_flags(CLI::App& command, RecipeFlags& flags, RunControl& run,
   command.add_option("--ranks", run.ranks, "Data-parallel ranks of the trainer, in this process")
       ->capture_default_str();
   command
+      .add_option("--device", run.device,
+                  "cpu, or the GPU cuda or cuda:N, with the same bits as a CPU")
+      ->capture_default_str();
+  command
       .add_option("--instruction-set", run.instruction_set,
                   "auto, scalar, avx2, avx512 or amx; all give the same bits")
       ->capture_default_str();

@@ -55,11 +55,19 @@ std::vector<float> AdamW::squares(const float* gradients, const Execution& on) c
     tensors.push_back(gradients + tensor.offset);
     counts.push_back(tensor.count);
   }
-  std::vector<float> sums(tensors_.size());
-  on.run(kernels_.squares, SquaresParams{.tensors = tensors.data(),
-                                         .counts = counts.data(),
+  const size_t count = tensors_.size();
+  const char* what = "the norm of the gradient";
+  const DeviceArray<const float*> tensors_there(*on.device, count, what);
+  const DeviceArray<int64_t> counts_there(*on.device, count, what);
+  const DeviceArray<float> sums_there(*on.device, count, what);
+  on.device->upload(tensors_there.data(), tensors.data(), count * sizeof(const float*));
+  on.device->upload(counts_there.data(), counts.data(), count * sizeof(int64_t));
+  on.run(kernels_.squares, SquaresParams{.tensors = tensors_there.data(),
+                                         .counts = counts_there.data(),
                                          .count = std::ssize(tensors_),
-                                         .sums = sums.data()});
+                                         .sums = sums_there.data()});
+  std::vector<float> sums(count);
+  on.device->download(sums.data(), sums_there.data(), count * sizeof(float));
   return sums;
 }
 

@@ -69,9 +69,10 @@ Trainer::Replica::Replica(const TrainerOptions& options, const ParameterLayout& 
     : options_(options),
       layout_(layout),
       group_(group),
-      device_(make_host_device()),
+      on_(open_training_device(options.device, options.instruction_set)),
+      device_(on_.device),
       pool_(options.threads, options.group ? 0 : group.rank() * options.threads),
-      kernels_(select_training_kernels(Order::portable, options.instruction_set)),
+      kernels_(on_.training),
       optimizer_(options.optimizer, kernels_, optimized(layout, owned, group.rank())),
       owned_(owned),
       master_(floats(*device_, own_count(), "the master weights")),
@@ -79,21 +80,21 @@ Trainer::Replica::Replica(const TrainerOptions& options, const ParameterLayout& 
       second_(floats(*device_, own_count(), "the optimizer's state")),
       rounded_(*device_, static_cast<size_t>(own_count()), "the rounded weights"),
       decoder_weights_(DecoderWeights::in_turn(options.model.spec, {})),
-      decoder_(options.model.spec, {}, select_kernels(Order::portable, options.instruction_set),
-               decoder_weights_, *device_, &pool_),
+      decoder_(options.model.spec, {}, on_.kernels, decoder_weights_, *device_,
+               device_->is_host() ? &pool_ : nullptr),
       transposed_(options.model.spec, *device_, is_one_of_several()),
       kv_(*device_, states_of(options.model.spec, {}, {0, options.model.spec.all_layers()}),
           {.blocks = packed_blocks(options.batch_rows, options.context),
            .block_size = kTrainingBlockSize}),
       forward_workspace_(decoder_, options.batch_rows * options.context,
-                         options.batch_rows * options.context),
+                         options.batch_rows * options.context, 0, false),
       tape_(decoder_, kernels_, options.batch_rows * options.context, options.recompute),
       backward_workspace_(decoder_, kernels_, options.batch_rows * options.context,
                           options.context),
-      scores_(options.batch_rows * options.context),
-      exit_scores_(options.exits.empty() && options.model.spec.mtp_layers == 0
-                       ? 0
-                       : options.batch_rows * options.context) {
+      scores_(*device_, options.batch_rows * options.context),
+      exit_scores_(*device_, options.exits.empty() && options.model.spec.mtp_layers == 0
+                                 ? 0
+                                 : options.batch_rows * options.context) {
   const DecoderSpec& spec = options.model.spec;
   const int64_t positions = int64_t{options.batch_rows} * options.context;
   const auto bf16s = [&](int64_t width, const char* what) {
@@ -101,6 +102,10 @@ Trainer::Replica::Replica(const TrainerOptions& options, const ParameterLayout& 
                                what);
   };
   d_logits_ = bf16s(spec.vocab, "the gradient of the logits");
+  row_weights_ = floats(*device_, positions, "weights of rows");
+  if (!device_->is_host())
+    rounded_copy_ = {*device_, static_cast<size_t>(own_count()), "the rounded weights"};
+  host_rounded_ = {device_->is_host() ? rounded_.data() : rounded_copy_.data(), rounded_.size()};
   // Behind the gradients of tensors stand the chains of exits.
   gradient_size_ = layout.gradient_size();
   for (size_t i = 0; i < options.exits.size(); ++i) {
@@ -136,20 +141,35 @@ Trainer::Replica::Replica(const TrainerOptions& options, const ParameterLayout& 
 
 void Trainer::Replica::load(const Start& start, const TensorSource& weights) {
   const DecoderSpec& spec = options_.model.spec;
+  std::vector<float> master, first, second;  // of one tensor
+  std::vector<bf16_t> rounded;
   for (size_t i = 0; i < layout_.slots().size(); ++i) {
     if (owned_.owner(i) != group_.rank()) continue;
     const ParameterLayout::Slot& slot = layout_.slots()[i];
-    const int64_t at = owned_.place(i);
-    start.read(i, {&master_.data()[at], &first_.data()[at], &second_.data()[at]});
-    for (int64_t k = at; k < at + slot.count; ++k)
-      rounded_.data()[k] = f32_to_bf16(master_.data()[k]);
+    const auto at = owned_.place(i), count = slot.count;
+    const size_t bytes = static_cast<size_t>(count) * sizeof(float);
+    for (auto* array : {&master, &first, &second}) array->assign(static_cast<size_t>(count), 0);
+    start.read(i, {master.data(), first.data(), second.data()});
+    device_->upload(&master_.data()[at], master.data(), bytes);
+    device_->upload(&first_.data()[at], first.data(), bytes);
+    device_->upload(&second_.data()[at], second.data(), bytes);
+    rounded.resize(static_cast<size_t>(count));
+    std::ranges::transform(master, rounded.begin(), f32_to_bf16);
+    device_->upload(&rounded_.data()[at], rounded.data(), bytes / 2);
   }
+  fetch_rounded();
   weights_ = &weights;
   if (stores_offsets(spec)) {
     decoders_own_ = decoder_tensors(spec, weights);
     weights_ = decoders_own_.get();
   }
   publish();
+}
+
+// The host's copy of a GPU's.
+void Trainer::Replica::fetch_rounded() {
+  if (rounded_copy_.size() > 0)
+    device_->download(rounded_copy_.data(), rounded_.data(), rounded_.size() * sizeof(bf16_t));
 }
 
 // The rounded weights become those of the forward and the backward.
@@ -208,56 +228,61 @@ void Trainer::Replica::run_forward(std::span<const PackedRow> rows, Tape* tape) 
   io_.tape = tape;
   io_.times = times_;
   io_.given_experts = given_experts_;
+  io_.keep_logits = true;
   forward(decoder_, batch_, kv_, forward_workspace_, solo_group(), io_);
   timed(times_, "log-sum-exp",
-        [&] { scores_.compute(decoder_, io_.logits.data(), std::ssize(batch_.rows)); });
+        [&] { scores_.compute(decoder_, kernels_, io_.device_logits, wanted_.targets); });
   note_failure(scores_);
 }
 
 // Logits of the module, behind run_forward with a tape.
 void Trainer::Replica::run_mtp() {
-  const int64_t size = std::ssize(batch_.rows) * options_.model.spec.hidden;
-  io_.hidden = {tape_.output(), static_cast<size_t>(size)};
+  io_.device_hidden = tape_.output();
   forward(decoder_, mtp_->batch, kv_, forward_workspace_, solo_group(), io_);
-  exit_scores_.compute(decoder_, io_.logits.data(), std::ssize(batch_.rows));
+  io_.device_hidden = nullptr;
+  exit_scores_.compute(decoder_, kernels_, io_.device_logits, mtp_->wanted.targets);
   note_failure(exit_scores_);
 }
 
-void Trainer::Replica::note_failure(const Scores& scores) {
+void Trainer::Replica::note_failure(const DeviceScores& scores) {
+  note_failure([&](size_t t) { return scores.has_nan(t) || io_.non_finite[t]; });
+}
+
+void Trainer::Replica::note_failure(FunctionRef<bool(size_t)> has_failed) {
   for (size_t t = 0; t < batch_.rows.size() && failure_.empty(); ++t)
-    if (scores.has_nan[t] || io_.non_finite[t])
+    if (has_failed(t))
       failure_ = fmt::format("the forward of position {} of row {}", t % options_.context,
                              t / options_.context);
 }
 
 // Sum of weight * -log-probability of each row, in f64.
-void Trainer::Replica::record_losses(const Wanted& wanted, const Scores& scores,
+void Trainer::Replica::record_losses(const Wanted& wanted, const DeviceScores& scores,
                                      double* losses) const {
   const size_t context = static_cast<size_t>(options_.context);
   for (size_t t = 0; t < wanted.targets.size(); ++t) {
     if (t % context == 0) losses[t / context] = 0;
     if (wanted.weights[t] != 0)
-      losses[t / context] -=
-          double{wanted.weights[t]} * scores.log_probability(t, wanted.targets[t]);
+      losses[t / context] -= double{wanted.weights[t]} * scores.log_probability(t);
   }
 }
 
 // The gradient of `weight` times the mean loss over a step whose weights add up to `total`.
-Activation Trainer::Replica::loss_gradient(const Scores& scores, const Wanted& wanted, double total,
-                                           float weight, const Scores* teacher,
+Activation Trainer::Replica::loss_gradient(const DeviceScores& scores, const Wanted& wanted,
+                                           double total, float weight, const Scores* teacher,
                                            DeviceArray<bf16_t>& memory) {
   std::vector<float> weights;
   for (const float w : wanted.weights)
     weights.push_back(w == 0 ? 0.0f : static_cast<float>(w / total) * weight);
-  const Activation out{memory.data(), DType::bf16, activation_stride(scores.vocab)};
-  LossParams params{.logits = scores.logits,
-                    .rows = scores.rows,
-                    .stride = scores.vocab,
-                    .vocab = scores.vocab,
-                    .max = scores.max.data(),
-                    .log_sum = scores.log_sum.data(),
-                    .targets = wanted.targets.data(),
-                    .weights = weights.data(),
+  device_->upload(row_weights_.data(), weights.data(), weights.size() * sizeof(float));
+  const Activation out{memory.data(), DType::bf16, activation_stride(scores.vocab())};
+  LossParams params{.logits = scores.logits(),
+                    .rows = scores.rows(),
+                    .stride = scores.vocab(),
+                    .vocab = scores.vocab(),
+                    .max = scores.device_max(),
+                    .log_sum = scores.device_log_sum(),
+                    .targets = scores.device_tokens(),
+                    .weights = row_weights_.data(),
                     .teacher = nullptr,
                     .out = out};
   if (teacher) {
@@ -296,7 +321,8 @@ ExitGradient Trainer::Replica::run_exit(size_t index, double total, float* gradi
                    .accumulate = false,
                    .y = exit_logits_.data(),
                    .y_stride = spec.vocab});
-  timed(times_, "exits", [&] { exit_scores_.compute(decoder_, exit_logits_.data(), rows); });
+  timed(times_, "exits",
+        [&] { exit_scores_.compute(decoder_, kernels_, exit_logits_.data(), wanted_.targets); });
   note_failure(exit_scores_);
   return {.layers = loss.layers,
           .normed = normed,
@@ -321,7 +347,11 @@ void Trainer::Replica::compute_batch(std::span<const PackedRow> rows, size_t fir
   run_forward(rows, &tape_);
   double* losses = &losses_[first];  // of one loss after the other
   record_losses(wanted_, scores_, losses);
-  if (teacher_) timed(times_, "teacher", [&] { note_failure(teacher_->run(batch_)); });
+  if (teacher_)
+    timed(times_, "teacher", [&] {
+      const Scores& scores = teacher_->run(batch_);
+      note_failure([&](size_t t) { return scores.has_nan[t] || io_.non_finite[t]; });
+    });
   BackwardIo io{
       .tape = &tape_,
       .d_logits = loss_gradient(scores_, wanted_, totals.model, 1.0f, teacher_scores(), d_logits_),
@@ -393,26 +423,26 @@ void Trainer::Replica::clear_sums(float* gradients, const ParameterLayout::Unit&
     const ParameterLayout::Slot& slot = layout_.slots()[i];
     const bool is_sum = slot.tensor.shape.size() != 2 || slot.tensor.role == TensorRole::embedding;
     if (!is_sum) continue;
-    pool_.run([&](Part part) {
-      const auto [begin, end] = part.of(slot.count, 1024);
-      float* all = gradients + places_->place(slot.offset);
-      std::fill(all + begin, all + end, 0.0f);
-    });
+    clear(gradients + places_->place(slot.offset), slot.count);
   }
+}
+
+void Trainer::Replica::clear(float* from, int64_t count) {
+  if (!device_->is_host())
+    return decoder_.execution.stream->clear(from, static_cast<size_t>(count) * sizeof(float));
+  pool_.run([&](Part part) {
+    const auto [begin, end] = part.of(count, 1024);
+    std::fill(from + begin, from + end, 0.0f);
+  });
 }
 
 void Trainer::Replica::clear_sums(float* gradients) {
   for (const ParameterLayout::Unit& unit : layout_.units())
     if (unit.layer < 0 || !places_->in_turn()) clear_sums(gradients, unit);
   const DecoderSpec& spec = options_.model.spec;
-  for (const Exit& exit : exits_)
-    std::fill_n(gradients + places_->place(exit.norm_offset), spec.hidden, 0.0f);
-  if (!mtp_) return;
-  pool_.run([&](Part part) {
-    const auto [begin, end] = part.of(int64_t{spec.vocab} * spec.hidden, 1024);
-    float* all = gradients + places_->place(mtp_->embedding_offset);
-    std::fill(all + begin, all + end, 0.0f);
-  });
+  for (const Exit& exit : exits_) clear(gradients + places_->place(exit.norm_offset), spec.hidden);
+  if (mtp_)
+    clear(gradients + places_->place(mtp_->embedding_offset), int64_t{spec.vocab} * spec.hidden);
 }
 
 // The gradient of one group of every rank's: each keeps what it owns of it, in the next free
@@ -482,6 +512,7 @@ void Trainer::Replica::optimize(int64_t step, double norm) {
                        .rounded = rounded_.data()},
                       decoder_.execution);
   });
+  fetch_rounded();
   publish();
 }
 
@@ -564,13 +595,9 @@ std::string Trainer::Replica::log_probabilities(std::span<const PackedRow> rows,
   failure_.clear();
   run_forward(rows, nullptr);
   if (!failure_.empty()) return failure_;
-  for (size_t t = 0; t < batch_.rows.size(); ++t)
-    out[t] = scores_.log_probability(t, wanted_.targets[t]);
-  if (!entropies) return {};
-  pool_.run([&](Part part) {
-    for (size_t t = part.index; t < batch_.rows.size(); t += part.count)
-      if (wanted_.weights[t] != 0) entropies[t] = scores_.entropy(t);
-  });
+  const size_t rows_in_all = batch_.rows.size();
+  for (size_t t = 0; t < rows_in_all; ++t) out[t] = scores_.log_probability(t);
+  if (entropies) scores_.entropies(wanted_.weights, {entropies, rows_in_all}, pool_);
   return {};
 }
 
@@ -596,8 +623,8 @@ void Trainer::Replica::score_mtp(std::span<const PackedRow> rows, MtpScore& scor
   const Wanted& wanted = mtp_->wanted;
   for (size_t t = 0; t < wanted.targets.size(); ++t) {
     if (wanted.weights[t] == 0) continue;
-    score.loss -= exit_scores_.log_probability(t, wanted.targets[t]);
-    score.agreed += exit_scores_.argmax[t] == scores_.argmax[t + 1];
+    score.loss -= exit_scores_.log_probability(t);
+    score.agreed += exit_scores_.argmax(t) == scores_.argmax(t + 1);
     ++score.count;
   }
 }

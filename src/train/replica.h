@@ -8,11 +8,12 @@
 #include "collectives/group.h"
 #include "model/backward.h"
 #include "model/forward.h"
+#include "train/device_scores.h"
 #include "train/gathered_weights.h"
-#include "train/scores.h"
 #include "train/teacher.h"
 #include "train/trained_arrays.h"
 #include "train/trainer.h"
+#include "train/training_device.h"
 
 namespace invar {
 
@@ -30,7 +31,7 @@ class Trainer::Replica {
   // Takes what this rank owns of a state. REQUIRES: all() of the trainer serves the weights.
   void load(const Start& start, const TensorSource& weights);
   OwnedArrays arrays() const {
-    return {master_.data(), first_.data(), second_.data(), rounded_.data()};
+    return {master_.data(), first_.data(), second_.data(), host_rounded_.data(), device_.get()};
   }
 
   struct Result {
@@ -96,23 +97,29 @@ class Trainer::Replica {
   void merge_group(int group);
   void optimize(int64_t step, double norm);
   void publish();
-  void record_losses(const Wanted& wanted, const Scores& scores, double* losses) const;
-  Activation loss_gradient(const Scores& scores, const Wanted& wanted, double total, float weight,
-                           const Scores* teacher, DeviceArray<bf16_t>& memory);
+  void record_losses(const Wanted& wanted, const DeviceScores& scores, double* losses) const;
+  Activation loss_gradient(const DeviceScores& scores, const Wanted& wanted, double total,
+                           float weight, const Scores* teacher, DeviceArray<bf16_t>& memory);
   ExitGradient run_exit(size_t index, double total, float* gradients);
-  void note_failure(const Scores& scores);
+  void note_failure(const DeviceScores& scores);
+  void note_failure(FunctionRef<bool(size_t)> has_failed);
+  void clear(float* from, int64_t count);
+  void fetch_rounded();
   void add_to(float* gradients, TensorRole role, int64_t from);
 
   const TrainerOptions& options_;
   const ParameterLayout& layout_;
   Group& group_;
-  std::unique_ptr<Device> device_;
-  ThreadPool pool_;
+  const TrainingDevice on_;
+  const std::shared_ptr<Device> device_;
+  ThreadPool pool_;  // the host's
   TrainingKernels kernels_;
   AdamW optimizer_;
   const OwnedTensors& owned_;
   DeviceArray<float> master_, first_, second_;  // of the owned tensors
   DeviceArray<bf16_t> rounded_;                 // the master weights as the forward sees them
+  PinnedArray<bf16_t> rounded_copy_;            // of a GPU's, on the host
+  std::span<const bf16_t> host_rounded_;
   DecoderWeights decoder_weights_;
   Decoder decoder_;
   TransposedWeights transposed_;
@@ -124,6 +131,7 @@ class Trainer::Replica {
   Tape tape_;
   BackwardWorkspace backward_workspace_;
   DeviceArray<bf16_t> d_logits_;
+  DeviceArray<float> row_weights_;  // of a loss
   std::vector<Exit> exits_;
   DeviceArray<float> exit_logits_;
   std::unique_ptr<Mtp> mtp_;
@@ -143,7 +151,7 @@ class Trainer::Replica {
   std::vector<int32_t> given_experts_;  // of the rows that name them, as ForwardIo has them
   std::string failure_;
   Wanted wanted_;
-  Scores scores_, exit_scores_;
+  DeviceScores scores_, exit_scores_;
   std::vector<double> losses_;  // [loss_count()][rows of the step]
 };
 

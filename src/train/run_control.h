@@ -17,6 +17,7 @@ struct RunControl {
   // Of several processes that train together: this one's rank. The first alone writes. null: ranks
   // are threads of this process.
   class Group* group = nullptr;
+  std::string device = "cpu";  // or cuda, cuda:N
   std::string instruction_set = "auto";
   int64_t until = 0;  // stop after this step, with a checkpoint; 0: at the recipe's end
   // Asked after every step and before the first: true ends the run there, with a checkpoint.

@@ -21,25 +21,29 @@ bool is_power_of_two(int x) {
 // Norms are 1, biases 0, matrices normal: small enough that every layer begins as a small change of
 // the residual stream, the outputs that are added to it smaller still by the number of layers.
 Trainer::Start Trainer::random_start(const DecoderSpec& spec, const ParameterLayout& layout,
-                                     uint64_t seed) {
+                                     uint64_t seed, ThreadPool& pool) {
   const bool has_offsets = stores_offsets(spec);  // norms of 1 are stored as 0
-  return {.read = [&spec, &layout, seed, has_offsets](size_t number, const Start::Tensor& to) {
-    const ParameterLayout::Slot& slot = layout.slots()[number];
-    const bool is_norm = slot.tensor.name.find("norm") != std::string::npos && !has_offsets;
-    const bool is_embedding = slot.tensor.role == TensorRole::embedding;
-    const bool is_added = slot.tensor.role == TensorRole::o ||
-                          slot.tensor.role == TensorRole::down ||
-                          slot.tensor.role == TensorRole::expert_down;
-    double deviation = 0;
-    if (slot.tensor.shape.size() == 2)
-      deviation = is_embedding ? 0.02 : 0.55 / __builtin_sqrt(double(slot.tensor.shape[1]));
-    if (is_added) deviation /= __builtin_sqrt(2.0 * spec.layers);
-    for (int64_t i = 0; i < slot.count; ++i)
-      to.master[i] = deviation > 0
-                         ? static_cast<float>(deviation *
-                                              normal_weight(seed, static_cast<uint32_t>(number), i))
-                         : is_norm;
-  }};
+  return {
+      .read = [&spec, &layout, &pool, seed, has_offsets](size_t number, const Start::Tensor& to) {
+        const ParameterLayout::Slot& slot = layout.slots()[number];
+        const bool is_norm = slot.tensor.name.find("norm") != std::string::npos && !has_offsets;
+        const bool is_embedding = slot.tensor.role == TensorRole::embedding;
+        const bool is_added = slot.tensor.role == TensorRole::o ||
+                              slot.tensor.role == TensorRole::down ||
+                              slot.tensor.role == TensorRole::expert_down;
+        double deviation = 0;
+        if (slot.tensor.shape.size() == 2)
+          deviation = is_embedding ? 0.02 : 0.55 / __builtin_sqrt(double(slot.tensor.shape[1]));
+        if (is_added) deviation /= __builtin_sqrt(2.0 * spec.layers);
+        const auto tensor = static_cast<uint32_t>(number);
+        pool.run([&](Part part) {
+          const auto [begin, end] = part.of(slot.count, 1024);
+          for (int64_t i = begin; i < end; ++i)
+            to.master[i] = deviation > 0
+                               ? static_cast<float>(deviation * normal_weight(seed, tensor, i))
+                               : is_norm;
+        });
+      }};
 }
 
 TrainingState starting_state(const DecoderSpec& spec, const TensorSource& weights) {
@@ -60,6 +64,17 @@ std::string training_identity(const TrainerOptions& options) {
   return fmt::format("train-1/g{}", options.groups);
 }
 
+// What a GPU computes.
+void Trainer::check_device_options() const {
+  const TrainerOptions& o = options_;
+  const auto refuse_where = [&](bool is_there, const char* what) {
+    if (is_there) fail_usage("the trainer was asked for on {}, which has no {}", o.device, what);
+  };
+  refuse_where(o.ranks > 1 || o.group, "data-parallel ranks");
+  refuse_where(o.teacher.weights != nullptr, "teacher");
+  refuse_where(o.model.spec.head_dim > 256, "backward of heads of more than 256 elements");
+}
+
 void Trainer::check_options() const {
   const TrainerOptions& o = options_;
   expect_trainable(o.model.spec);
@@ -74,6 +89,7 @@ void Trainer::check_options() const {
   require(o.batch_rows > 0, "at least 1 row in a batch", o.batch_rows);
   require(is_power_of_two(o.ranks) && o.ranks <= o.groups,
           "a number of ranks that is a power of two and at most the groups", o.ranks);
+  if (o.device != "cpu") check_device_options();
   int before = 0;
   for (const ExitLoss& exit : o.exits) {
     require(exit.layers > before && exit.layers < o.model.spec.layers,
@@ -91,7 +107,8 @@ void Trainer::check_options() const {
 
 Trainer::Trainer(const TrainerOptions& options, uint64_t seed)
     : options_(options), layout_(options.model.spec) {
-  start(random_start(options_.model.spec, layout_, seed));
+  ThreadPool pool(options.threads);
+  start(random_start(options_.model.spec, layout_, seed, pool));
 }
 
 Trainer::Trainer(const TrainerOptions& options, const TrainingState& state)

@@ -48,6 +48,8 @@ struct TrainerOptions {
   // This process's rank, where each is a process; null: they are threads of this one.
   class Group* group = nullptr;
   int threads = 0;  // of each rank; 0: one per core
+  // cpu, cuda or cuda:N. On a GPU there is one rank, without a teacher.
+  std::string device = "cpu";
   std::string instruction_set = "auto";
   bool recompute = false;  // activations twice instead of kept
 };
@@ -140,8 +142,10 @@ class Trainer {
     int64_t step = 0;
     std::function<void(size_t slot, const Tensor& to)> read;
   };
-  static Start random_start(const DecoderSpec& spec, const ParameterLayout& layout, uint64_t seed);
+  static Start random_start(const DecoderSpec& spec, const ParameterLayout& layout, uint64_t seed,
+                            class ThreadPool& pool);
   void check_options() const;
+  void check_device_options() const;
   void start(const Start& start);
   template <typename Use>
   void on_every_rank(Use use);

@@ -163,6 +163,7 @@ class Run {
     t.threads = options_.threads;
     t.ranks = options_.ranks;
     t.group = options_.group;
+    t.device = options_.device;
     t.instruction_set = options_.instruction_set;
     t.model.bos_id = id_of_special(tokenizer_, "<|endoftext|>");
     t.model.eos_ids = {id_of_special(tokenizer_, "<|endoftext|>"),

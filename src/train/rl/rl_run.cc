@@ -73,6 +73,7 @@ class Run {
         InstanceOptions{.model = {.model = recipe_.model,
                                   .arithmetic = recipe_.sampler.arithmetic,
                                   .weights = "rounded",
+                                  .device = options_.device,
                                   .instruction_set = options_.instruction_set,
                                   .threads = options_.threads},
                         .engine = engine_options(recipe_),
@@ -128,6 +129,7 @@ class Run {
     if (t.model.eos_ids.empty()) t.model.eos_ids = {id_of_special(tokenizer_, "<|im_end|>")};
     t.threads = options_.threads;
     t.ranks = options_.ranks;
+    t.device = options_.device;
     t.instruction_set = options_.instruction_set;
   }
 

@@ -1,0 +1,20 @@
+#include "train/training_device.h"
+
+#include "base/error.h"
+#include "engine/devices.h"
+#include "kernels/cuda/cuda_kernels.h"
+#include "kernels/select.h"
+
+namespace invar {
+
+TrainingDevice open_training_device(const std::string& name, const std::string& instruction_set) {
+  std::shared_ptr<Device> device = open_device(name, 0, 1);
+  if (device->is_host())
+    return {std::move(device), select_kernels(Order::portable, instruction_set),
+            select_training_kernels(Order::portable, instruction_set)};
+  if (instruction_set != "auto")
+    fail_usage("the instruction set {} was asked for and the device is {}", instruction_set, name);
+  return {std::move(device), cuda::kernels(Order::portable), cuda::training_kernels()};
+}
+
+}  // namespace invar

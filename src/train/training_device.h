@@ -1,0 +1,21 @@
+// What a trainer computes on.
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "device/device.h"
+#include "kernels/training.h"
+
+namespace invar {
+
+struct TrainingDevice {
+  std::shared_ptr<Device> device;
+  Kernels kernels;  // of order portable, as the next
+  TrainingKernels training;
+};
+
+// `name`: cpu, cuda or cuda:N; the instruction set is a CPU's. Throws UsageError and Error.
+TrainingDevice open_training_device(const std::string& name, const std::string& instruction_set);
+
+}  // namespace invar
