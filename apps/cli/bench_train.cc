@@ -153,17 +153,23 @@ double read_bandwidth(ThreadPool& pool) {
   return measure_read_bandwidth(pool, std::span<const std::byte>(memory.data(), memory.size()));
 }
 
-int run_bench_train(const BenchTrainFlags& flags) {
-  if (flags.steps < 1) fail_usage("expected 1 or more steps, found {}", flags.steps);
-  if (flags.ranks < 1) fail_usage("expected 1 or more ranks, found {}", flags.ranks);
-  Recipe recipe = read_recipe(flags.recipe);
-  TrainerOptions& options = recipe.trainer;
+void set_schedule(const BenchTrainFlags& flags, const ThreadPool& pool, TrainerOptions& options) {
   options.ranks = flags.ranks;
-  ThreadPool pool(flags.threads);
   options.threads = std::max(1, pool.size() / flags.ranks);
   options.device = flags.device;
   options.instruction_set = flags.instruction_set;
+}
+
+int run_bench_train(const BenchTrainFlags& flags) {
+  for (const auto& [count, what] : {std::pair(flags.steps, "steps"), {flags.ranks, "ranks"}})
+    if (count < 1) fail_usage("expected 1 or more {}, found {}", what, count);
+  Recipe recipe = read_recipe(flags.recipe);
+  TrainerOptions& options = recipe.trainer;
+  ThreadPool pool(flags.threads);
+  set_schedule(flags, pool, options);
   const std::string set = select_kernels(Order::portable, flags.instruction_set).name;
+  const std::string on =
+      flags.device == "cpu" ? fmt::format("{} threads, {}", pool.size(), set) : flags.device;
   Trainer trainer(options, recipe.seed);
   const std::vector<PackedRow> rows = made_rows(options);
   trainer.step(rows);  // warm: every page of memory touched
@@ -203,9 +209,8 @@ int run_bench_train(const BenchTrainFlags& flags) {
         "  {:.3f} s a step, {:.0f} tok/s\n"
         "  {:.0f} GFLOP/s, {:.1f} % of this CPU's product peak {:.0f}\n",
         recipe.name, static_cast<double>(trainer.layout().size()) / 1e6, options.rows,
-        options.context,
-        flags.device == "cpu" ? fmt::format("{} threads, {}", pool.size(), set) : flags.device,
-        flags.steps, step, tokens, speed / 1e9, 100 * speed / peak, peak / 1e9);
+        options.context, on, flags.steps, step, tokens, speed / 1e9, 100 * speed / peak,
+        peak / 1e9);
   if (flags.profile) {
     const double best = *std::min_element(seconds.begin(), seconds.end());
     const TrainLimits limits{.products = peak, .bytes = read_bandwidth(pool)};
