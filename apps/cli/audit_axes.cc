@@ -174,7 +174,7 @@ Axis expert_order(bool full, const Schedule& base, const DecoderSpec& spec) {
   Axis axis{"order of experts", {}, true};
   int fewest = Routing::kMaxExperts;
   for (const LayerSpec& layer : spec.layer_specs)
-    if (layer.experts) fewest = std::min(fewest, layer.experts->routing.experts);
+    if (layer.experts()) fewest = std::min(fewest, layer.experts()->routing.experts);
   const auto place = [&](int ranks, const std::string& strategy, int copies) {
     Schedule& s = vary(axis, base, fmt::format("{} ranks, {}, {} twice", ranks, strategy, copies));
     s.model.ranks = ranks;

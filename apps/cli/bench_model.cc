@@ -100,8 +100,8 @@ Seconds run_requests(const std::shared_ptr<Model>& model, int sequences, int pro
 
 // Of the feed-forward networks that a row goes through in a layer, together.
 double width_of_row(const LayerSpec& layer) {
-  if (!layer.experts) return layer.ffn.width;
-  const ExpertsSpec& experts = *layer.experts;
+  if (!layer.experts()) return layer.ffn_width();
+  const ExpertsSpec& experts = *layer.experts();
   return double(experts.routing.chosen) * experts.width + experts.shared_width;
 }
 
@@ -111,7 +111,7 @@ double prefill_operations(const DecoderSpec& s, double n) {
   for (const LayerSpec& layer : s.layer_specs) {
     per_token += double(s.hidden) * (s.query_width() + 2.0 * s.kv_width()) +
                  double(s.query_width()) * s.hidden + 3.0 * s.hidden * width_of_row(layer);
-    if (layer.experts) per_token += double(s.hidden) * layer.experts->routing.experts;
+    if (layer.experts()) per_token += double(s.hidden) * layer.experts()->routing.experts;
   }
   const double attention = s.layers * 2.0 * s.query_width() * n * (n + 1) / 2;
   return 2 * (per_token * n + attention + double(s.hidden) * s.vocab);
@@ -129,7 +129,7 @@ double least_seconds(std::string_view operation, const DecoderSpec& s, const Ste
   const auto product = [&](double rows, double n, double k) {
     return std::max(2 * rows * n * k / peak, 2 * n * k / bandwidth);
   };
-  const double query = s.query_width(), kv = s.kv_width(), ffn = s.layer(0).ffn.width;
+  const double query = s.query_width(), kv = s.kv_width(), ffn = s.layer(0).ffn_width();
   if (operation == "qkv") return s.layers * product(w.rows, query + 2 * kv, s.hidden);
   if (operation == "o") return s.layers * product(w.rows, s.hidden, query);
   if (operation == "gated") return s.layers * product(w.rows, 2.0 * ffn, s.hidden);

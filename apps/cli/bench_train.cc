@@ -33,7 +33,7 @@ double step_operations(const TrainerOptions& t) {
   const double n = t.context;
   const double products = double(s.hidden) * (s.query_width() + 2.0 * s.kv_width()) +
                           double(s.query_width()) * s.hidden +
-                          3.0 * s.hidden * s.layer(0).ffn.width;
+                          3.0 * s.hidden * s.layer(0).ffn_width();
   const double attention = 2.0 * s.query_width() * n * (n + 1) / 2;
   const double heads = double(1 + t.exits.size()) * s.hidden * s.vocab;
   return t.rows * 3 * 2 * (s.layers * (products * n + attention) + heads * n);
@@ -59,7 +59,7 @@ std::vector<PackedRow> made_rows(const TrainerOptions& t) {
 double operations_of(std::string_view name, const TrainerOptions& t) {
   const DecoderSpec& s = t.model.spec;
   const double rows = double(t.rows) * t.context, query = s.query_width();
-  const double ffn = s.layer(0).ffn.width;
+  const double ffn = s.layer(0).ffn_width();
   // The product itself, its gradients ("... dX", "... dW"), or it computed again.
   const auto is = [&](std::string_view part) {
     return name.starts_with(part) && (name.size() == part.size() || name[part.size()] == ' ');
@@ -78,7 +78,7 @@ double operations_of(std::string_view name, const TrainerOptions& t) {
 double bytes_of(std::string_view name, const TrainerOptions& t, double parameters) {
   const DecoderSpec& s = t.model.spec;
   const double rows = double(t.rows) * t.context, layers = s.layers, norms = 2 * layers + 1;
-  const double d = rows * s.hidden, f = rows * s.layer(0).ffn.width, q = rows * s.query_width();
+  const double d = rows * s.hidden, f = rows * s.layer(0).ffn_width(), q = rows * s.query_width();
   const double qkv = q + 2 * rows * s.kv_width(), v = rows * s.vocab;
   const double normed = s.qk_norm ? q + rows * s.kv_width() : 0;  // queries and keys
   const double table = double(s.vocab) * s.hidden;

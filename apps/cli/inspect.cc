@@ -23,12 +23,12 @@ json::Value describe(Model& model) {
   v.set("heads", s.heads);
   v.set("kv_heads", s.kv_heads);
   v.set("head_dim", s.head_dim);
-  v.set("ffn", s.layer(0).ffn.width);
+  v.set("ffn", s.layer(0).ffn_width());
   for (const LayerSpec& layer : s.layer_specs)
-    if (layer.experts && !v.find("experts")) {
-      v.set("experts", layer.experts->routing.experts);
-      v.set("experts_per_token", layer.experts->routing.chosen);
-      v.set("expert_ffn", layer.experts->width);
+    if (layer.experts() && !v.find("experts")) {
+      v.set("experts", layer.experts()->routing.experts);
+      v.set("experts_per_token", layer.experts()->routing.chosen);
+      v.set("expert_ffn", layer.experts()->width);
     }
   v.set("vocab", s.vocab);
   v.set("max_positions", s.max_positions);

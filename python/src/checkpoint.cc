@@ -54,7 +54,9 @@ class Checkpoint {
       fail_usage("expected a layer from 0 to {} and positions, found {} and {}", spec().layers - 1,
                  layer, positions);
     const auto device = make_host_device();
-    RopeTable table(*device, spec().layer(layer).attention.rope, spec().head_dim, positions);
+    const LayerSpec parts = spec().layer(layer);
+    if (!parts.attention()) fail_usage("expected a layer that attends, found layer {}", layer);
+    RopeTable table(*device, parts.attention()->rope, spec().head_dim, positions);
     table.fill(positions, {.device = device.get()});
     const std::vector<py::ssize_t> shape{positions, spec().head_dim / 2};
     return py::make_tuple(py::array_t<float>(shape, table.cos()),
@@ -70,14 +72,14 @@ class Checkpoint {
 
 // Says where the norms of parts stand: before what they read, behind what they add.
 py::dict norms_of(const LayerSpec& layer) {
-  const bool experts = layer.experts.has_value();
-  const NormPlace attention = layer.attention.norms;
+  const NormPlace attention = layer.attention() ? layer.attention()->norms : NormPlace::none;
+  const NormPlace ffn = layer.ffn() ? layer.ffn()->norms : NormPlace::before;
   py::dict norms;
   if (is_before(attention)) norms["attention"] = "input_layernorm";
   if (is_after(attention)) norms["attention_out"] = "post_attention_layernorm";
-  if (experts || is_before(layer.ffn.norms))
+  if (is_before(ffn))
     norms["ffn"] = is_after(attention) ? "pre_feedforward_layernorm" : "post_attention_layernorm";
-  if (!experts && is_after(layer.ffn.norms)) norms["ffn_out"] = "post_feedforward_layernorm";
+  if (is_after(ffn)) norms["ffn_out"] = "post_feedforward_layernorm";
   return norms;
 }
 
@@ -85,13 +87,14 @@ py::list layers_of(const DecoderSpec& spec) {
   py::list layers;
   for (const LayerSpec& layer : spec.layer_specs) {
     py::dict one;
-    one["window"] = layer.attention.window;
-    one["score_scale"] = layer.attention.score_scale;
-    one["ffn"] = layer.ffn.width;
-    one["curve"] = layer.ffn.curve == Nonlinearity::silu ? "silu" : "gelu_tanh";
+    one["window"] = layer.window();
+    one["score_scale"] = layer.attention() ? layer.attention()->score_scale : 0;
+    one["ffn"] = layer.ffn_width();
+    const bool is_silu = !layer.ffn() || layer.ffn()->curve == Nonlinearity::silu;
+    one["curve"] = is_silu ? "silu" : "gelu_tanh";
     one["norms"] = norms_of(layer);
-    if (layer.experts) {
-      const Routing& how = layer.experts->routing;
+    if (layer.experts()) {
+      const Routing& how = layer.experts()->routing;
       one["experts"] = how.experts;
       one["chosen"] = how.chosen;
       one["renormalised"] = how.renormalised;

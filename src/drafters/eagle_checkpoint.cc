@@ -77,14 +77,16 @@ void EagleCheckpoint::make(uint64_t seed) {
            .norm_eps = target_.norm_eps,
            .final_norm = kind_ == EagleKind::eagle3};
   LayerSpec layer = target_.layer(0);
-  layer.attention.window = 0;
-  layer.attention.norms = NormPlace::none;
+  if (!layer.attention())
+    fail_usage("expected a target whose first layer attends, as a made drafter's is like it");
+  layer.attention()->window = 0;
+  layer.attention()->norms = NormPlace::none;
   const bool is_3 = kind_ == EagleKind::eagle3;
-  layer.join = {.is_projected = !is_3,
-                .embedding_norm = is_3,
-                .hidden_norm = is_3,
-                .features = is_3 ? 3 : 1,
-                .feature_width = target_.hidden};
+  layer.put(JoinSpec{.is_projected = !is_3,
+                     .embedding_norm = is_3,
+                     .hidden_norm = is_3,
+                     .features = is_3 ? 3 : 1,
+                     .feature_width = target_.hidden});
   spec_.set_layers(layer);
   std::vector<int32_t> inputs = {target_.layers};
   if (is_3) {
@@ -127,8 +129,10 @@ void EagleCheckpoint::read_config(const std::string& directory) {
       static_cast<int32_t>(reader.integer("draft_vocab_size", 1, target_.vocab, target_.vocab));
   spec_.max_positions = std::max(spec_.max_positions, target_.max_positions);
   spec_.final_norm = kind_ == EagleKind::eagle3;
-  spec_.layer_specs[0].attention.norms = NormPlace::none;
-  spec_.layer_specs[0].join = JoinSpec{.feature_width = target_.hidden};
+  if (!spec_.layer_specs[0].attention())
+    fail_usage("{}: expected a drafter whose layer attends, found one with states", where);
+  spec_.layer_specs[0].attention()->norms = NormPlace::none;
+  spec_.layer_specs[0].put(JoinSpec{.feature_width = target_.hidden});
   join().stream_is_normed = reader.boolean("norm_before_residual", false);
   logit_scale_ = static_cast<float>(reader.number("logit_scale", 1e-6, 1e6, 1));
   const int64_t width = reader.integer("target_hidden_size", 1, 1 << 20, target_.hidden);

@@ -48,7 +48,7 @@ class EagleCheckpoint {
   void read_layer(RenamedTensors& tensors);
   void read_head(RenamedTensors& tensors, const TensorSource& target_weights);
   void read_target_ids();
-  JoinSpec& join() { return *spec_.layer_specs[0].join; }
+  JoinSpec& join() { return *spec_.layer_specs[0].find<JoinSpec>(); }
 
   const EagleKind kind_;
   const bool shares_embedding_;  // the target's, where it has none of its own

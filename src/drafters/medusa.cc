@@ -76,8 +76,8 @@ DecoderSpec Medusa::head_spec(const Model& target, const std::vector<bool>& bias
                    .final_norm = false};
   for (const bool has_bias : biases)
     spec.layer_specs.push_back(
-        {.block =
-             ResidualBlockSpec{.has_bias = has_bias, .reads_feature = spec.layer_specs.empty()}});
+        {.parts = {
+             ResidualBlockSpec{.has_bias = has_bias, .reads_feature = spec.layer_specs.empty()}}});
   check_spec(spec, "a Medusa head");
   return spec;
 }

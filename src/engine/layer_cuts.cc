@@ -30,7 +30,7 @@ std::vector<double> layer_costs(const DecoderSpec& spec) {
     if (tensor.shape.size() != 2 || tensor.layer >= spec.layers) continue;
     double elements = static_cast<double>(tensor.shape[0]) * static_cast<double>(tensor.shape[1]);
     if (is_of_expert(tensor.role))
-      elements *= share_of_experts(spec.layer(tensor.layer).experts->routing);
+      elements *= share_of_experts(spec.layer(tensor.layer).experts()->routing);
     if (tensor.layer >= 0)
       costs[static_cast<size_t>(tensor.layer)] += elements;
     else if (tensor.role == head)

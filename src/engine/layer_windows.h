@@ -20,13 +20,13 @@ inline std::span<const LayerWindow> layer_windows(const DecoderSpec& spec, Windo
   size_t count = 0;
   for (const LayerSpec& layer : spec.layer_specs) {
     const std::span<LayerWindow> found(room.data(), count);
-    const auto same = std::ranges::find(found, layer.attention.window, &LayerWindow::window);
+    const auto same = std::ranges::find(found, layer.window(), &LayerWindow::window);
     if (same != found.end()) {
       ++same->layers;
       continue;
     }
     CHECK(count < room.size(), "a model has few windows");
-    room[count++] = {layer.attention.window, 1};
+    room[count++] = {layer.window(), 1};
   }
   return {room.data(), count};
 }

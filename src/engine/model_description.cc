@@ -160,7 +160,8 @@ void check_cache(const Arithmetic& arithmetic, const ModelOptions& options) {
 // What a model of these layers cannot be computed with.
 void check_layers(const DecoderSpec& spec, const Arithmetic& arithmetic,
                   const ModelOptions& options) {
-  const bool is_latent = spec.layer(0).attention.latent.has_value();
+  const AttentionSpec* attention = spec.first<AttentionSpec>();
+  const bool is_latent = attention && attention->latent;
   if (is_latent && options.device != "cpu" && spec.head_dim % 8 != 0)
     fail_usage(
         "the {} model has latent attention, which a GPU computes of a latent and turning elements "
@@ -176,8 +177,7 @@ void check_layers(const DecoderSpec& spec, const Arithmetic& arithmetic,
         "the {} model has latent attention, whose keys and values are bf16: expected neither "
         "--weights exact nor a --kv-cache-dtype of 8 bits",
         spec.family);
-  const auto has_experts = [](const LayerSpec& layer) { return layer.experts.has_value(); };
-  if (arithmetic.chain > 0 && std::ranges::any_of(spec.layer_specs, has_experts))
+  if (arithmetic.chain > 0 && spec.first<ExpertsSpec>())
     fail_usage("the arithmetic {} is for dense models, and this one has experts",
                options.arithmetic);
 }
@@ -192,16 +192,14 @@ void check_placement(const DecoderSpec& spec, const Arithmetic& arithmetic,
         "the arithmetic control adds experts in the order in which they lie on the CPU only, and "
         "the device is {}",
         options.device);
-  const bool has_experts = std::ranges::any_of(
-      spec.layer_specs, [](const LayerSpec& layer) { return layer.experts.has_value(); });
-  if (!has_experts && !placement.is_linear())
+  if (!spec.first<ExpertsSpec>() && !placement.is_linear())
     fail_usage(
         "expected a model with experts for a placement or copies of them, found {} without experts",
         spec.family);
   for (const LayerSpec& layer : spec.layer_specs)
-    if (layer.experts && placement.copies > layer.experts->routing.experts)
+    if (layer.experts() && placement.copies > layer.experts()->routing.experts)
       fail_usage("expected at most {} redundant experts, a second copy of each, found {}",
-                 layer.experts->routing.experts, placement.copies);
+                 layer.experts()->routing.experts, placement.copies);
 }
 
 void check_quantised(const Arithmetic& arithmetic, const ModelOptions& options) {

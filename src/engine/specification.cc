@@ -89,28 +89,55 @@ json::Value experts_json(const ExpertsSpec& experts) {
   return object;
 }
 
-json::Value layer_json(const LayerSpec& layer) {
-  const AttentionSpec& attention = layer.attention;
-  json::Value object =
-      json::Object{{"window", attention.window},
-                   {"attention_norms", name_of(attention.norms)},
-                   {"rope", attention.rope ? rope_json(*attention.rope) : json::Value()},
-                   {"intermediate_size", layer.ffn.width},
-                   {"ffn_norms", name_of(layer.ffn.norms)}};
-  if (layer.ffn.curve != Nonlinearity::silu)
-    object.set("curve", layer.ffn.curve == Nonlinearity::gelu ? "gelu" : "gelu_tanh");
-  if (!layer.ffn.is_gated) object.set("ungated", true);
-  if (layer.ffn.is_parallel) object.set("parallel", true);
+// Adds its numbers to a layer's: a function of each kind of part.
+void add(json::Value& object, const AttentionSpec& attention) {
+  object.set("window", attention.window);
+  object.set("attention_norms", name_of(attention.norms));
+  object.set("rope", attention.rope ? rope_json(*attention.rope) : json::Value());
   if (const auto& latent = attention.latent)
     object.set("latent", json::Object{{"rank", latent->rank},
                                       {"turning", latent->turning},
                                       {"still", latent->still},
                                       {"value", latent->value},
                                       {"query_rank", latent->query_rank}});
-  if (layer.experts) object.set("experts", experts_json(*layer.experts));
   if (attention.score_scale != 0) object.set("score_scale", bits_of(attention.score_scale));
   if (attention.score_cap != 0) object.set("score_cap", bits_of(attention.score_cap));
   if (attention.has_sinks) object.set("sinks", true);
+  if (attention.has_output_gate) object.set("output_gate", true);
+}
+
+void add(json::Value& object, const RecurrentSpec& recurrent) {
+  object.set("recurrent", json::Object{{"key_heads", recurrent.key_heads},
+                                       {"heads", recurrent.heads},
+                                       {"key_size", recurrent.key_size},
+                                       {"value_size", recurrent.value_size},
+                                       {"taps", recurrent.taps}});
+}
+
+void add(json::Value& object, const DenseFfnSpec& ffn) {
+  object.set("intermediate_size", ffn.width);
+  object.set("ffn_norms", name_of(ffn.norms));
+  if (ffn.curve != Nonlinearity::silu)
+    object.set("curve", ffn.curve == Nonlinearity::gelu ? "gelu" : "gelu_tanh");
+  if (!ffn.is_gated) object.set("ungated", true);
+  if (ffn.is_parallel) object.set("parallel", true);
+}
+
+// As it is where a dense network has none of its numbers.
+void add(json::Value& object, const ExpertsSpec& experts) {
+  object.set("intermediate_size", 0);
+  object.set("ffn_norms", name_of(NormPlace::before));
+  object.set("experts", experts_json(experts));
+}
+
+// Drafters' alone.
+void add(json::Value&, const JoinSpec&) {}
+void add(json::Value&, const ResidualBlockSpec&) {}
+
+json::Value layer_json(const LayerSpec& layer) {
+  json::Value object = json::Object{};
+  for (const PartSpec& part : layer.parts)
+    std::visit([&](const auto& spec) { add(object, spec); }, part);
   return object;
 }
 

@@ -207,7 +207,7 @@ void Engine::take_experts(const StepInFlight& step) {
       if (position++ < std::ssize(state.routed) / columns) continue;
       int64_t before = 0;  // columns of the layers before
       for (const LayerSpec& layer : spec.layer_specs) {
-        const int64_t chosen = layer.experts ? layer.experts->routing.chosen : 0;
+        const int64_t chosen = layer.chosen_experts();
         const int32_t* ids = step.io.experts.data() + before * all + row * chosen;
         state.routed.insert(state.routed.end(), ids, ids + chosen);
         before += chosen;

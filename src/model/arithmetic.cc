@@ -7,9 +7,10 @@
 namespace invar {
 
 int attention_output_split_k(const DecoderSpec& spec) {
-  const auto latent = spec.layer_specs.empty() ? std::nullopt : spec.layer(0).attention.latent;
-  return orders::row_parallel_runs(latent ? spec.heads * latent->value : spec.query_width(),
-                                   spec.heads);
+  const AttentionSpec* first = spec.first<AttentionSpec>();
+  const bool is_latent = first && first->latent;
+  return orders::row_parallel_runs(
+      is_latent ? spec.heads * first->latent->value : spec.query_width(), spec.heads);
 }
 
 int recurrent_output_split_k(const RecurrentSpec& spec) {
@@ -25,7 +26,7 @@ namespace {
 // What a layer's feed-forward network shares out over the ranks: of experts the one that every row
 // goes through. 0: nothing.
 int shared_out_width(const LayerSpec& layer) {
-  return layer.experts ? layer.experts->shared_width : layer.ffn.width;
+  return layer.experts() ? layer.experts()->shared_width : layer.ffn_width();
 }
 
 // Of the layers that have such a product, each value once, ascending by layer. An expert's own down
@@ -34,7 +35,7 @@ std::vector<int> all_down_split_k(const DecoderSpec& spec) {
   std::vector<int> split_k;
   for (const LayerSpec& layer : spec.layer_specs) {
     const int width = shared_out_width(layer), r = width > 0 ? down_split_k(width) : 1;
-    if ((width > 0 || layer.experts) && std::ranges::find(split_k, r) == split_k.end())
+    if ((width > 0 || layer.experts()) && std::ranges::find(split_k, r) == split_k.end())
       split_k.push_back(r);
   }
   return split_k;
@@ -51,9 +52,9 @@ std::string name_of(const Arithmetic& arithmetic) {
 // Rotations that a server for long texts has otherwise than one for short ones.
 const char* context_of(const DecoderSpec& spec) {
   for (const LayerSpec& layer : spec.layer_specs)
-    if (const auto& rope = layer.attention.rope;
-        rope && rope->scaling == RopeSpec::Scaling::longrope)
-      return rope->is_long ? "/long" : "/short";
+    if (const AttentionSpec* attention = layer.attention();
+        attention && attention->rope && attention->rope->scaling == RopeSpec::Scaling::longrope)
+      return attention->rope->is_long ? "/long" : "/short";
   return "";
 }
 
@@ -64,8 +65,9 @@ int most_ranks(const DecoderSpec& spec) {
   int most = attention_output_split_k(spec);
   for (const LayerSpec& layer : spec.layer_specs) {
     if (const int width = shared_out_width(layer)) most = std::min(most, down_split_k(width));
-    if (layer.recurrent) most = std::min(most, recurrent_output_split_k(*layer.recurrent));
-    while (layer.experts && most > layer.experts->routing.experts) most /= 2;
+    if (layer.find<RecurrentSpec>())
+      most = std::min(most, recurrent_output_split_k(*layer.find<RecurrentSpec>()));
+    while (layer.experts() && most > layer.experts()->routing.experts) most /= 2;
   }
   return most;
 }

@@ -13,8 +13,8 @@ BackwardWorkspace::BackwardWorkspace(const Decoder& decoder, const TrainingKerne
   int64_t f = 0;  // of the widest
   int64_t experts = 0;
   for (const LayerSpec& layer : spec.layer_specs) {
-    f = std::max<int64_t>({f, layer.ffn.width, layer.experts ? layer.experts->width : 0});
-    if (layer.experts) experts = std::max<int64_t>(experts, layer.experts->routing.experts);
+    f = std::max<int64_t>({f, layer.ffn_width(), layer.experts() ? layer.experts()->width : 0});
+    if (layer.experts()) experts = std::max<int64_t>(experts, layer.experts()->routing.experts);
   }
   const int64_t rows = max_rows, d = spec.hidden, q = spec.query_width();
   const int64_t qkv_width = q + 2 * spec.kv_width(), pair = 2 * round_up(f, kPanelWidth);
@@ -24,7 +24,8 @@ BackwardWorkspace::BackwardWorkspace(const Decoder& decoder, const TrainingKerne
   const auto size = [](int64_t x) { return static_cast<size_t>(x); };
   hidden = {device, size(rows * d), what};
   normed = {device, size(rows * d), what};
-  if (spec.layer(0).ffn.is_parallel) beside = {device, size(rows * d), what};
+  if (const DenseFfnSpec* ffn = spec.first<DenseFfnSpec>(); ffn && ffn->is_parallel)
+    beside = {device, size(rows * d), what};
   gated = {device, size(rows * f), what};
   attended = {device, size(rows * q), what};
   qkv = {device, size(rows * qkv_width), what};
@@ -41,10 +42,10 @@ BackwardWorkspace::BackwardWorkspace(const Decoder& decoder, const TrainingKerne
 void BackwardWorkspace::place_experts(const Decoder& decoder) {
   int64_t f = 0, pairs = 0, experts = 0;
   for (const LayerSpec& layer : decoder.spec.layer_specs) {
-    if (!layer.experts) continue;
-    f = std::max<int64_t>(f, layer.experts->width);
-    pairs = std::max<int64_t>(pairs, int64_t{max_rows} * layer.experts->routing.chosen);
-    experts = std::max<int64_t>(experts, layer.experts->routing.experts);
+    if (!layer.experts()) continue;
+    f = std::max<int64_t>(f, layer.experts()->width);
+    pairs = std::max<int64_t>(pairs, int64_t{max_rows} * layer.experts()->routing.chosen);
+    experts = std::max<int64_t>(experts, layer.experts()->routing.experts);
   }
   if (experts == 0) return;
   const int64_t d = decoder.spec.hidden, both = 2 * round_up(f, kPanelWidth);

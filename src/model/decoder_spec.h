@@ -5,6 +5,8 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <utility>
+#include <variant>
 #include <vector>
 
 #include "numerics/curves.h"
@@ -45,9 +47,17 @@ constexpr bool is_after(NormPlace norms) {
   return norms == NormPlace::after || norms == NormPlace::both;
 }
 
+// What a part is to its layer, in the order in which they run. A layer has at most one of each.
+enum class PartRole {
+  join,     // makes the stream that the others read
+  mixer,    // rows read earlier rows of their sequence
+  network,  // each row for itself
+};
+
 // How a layer begins that goes on from hidden states: for every row there are the embedding e of a
 // token and a hidden state h. As it stands: the module of multi-token prediction.
 struct JoinSpec {
+  static constexpr PartRole kRole = PartRole::join;
   // Where [e, h] goes: through a projection it becomes the residual stream; or attention reads it,
   // and the stream is h (EAGLE-3).
   bool is_projected = true;
@@ -77,6 +87,7 @@ struct LatentSpec {
 inline constexpr int kMaxHeadDim = 576;
 
 struct AttentionSpec {
+  static constexpr PartRole kRole = PartRole::mixer;
   int window = 0;  // a query at p sees keys j with p - window < j <= p; 0 = all of them
   std::optional<RopeSpec> rope = RopeSpec{};  // none: queries and keys are not rotated
   NormPlace norms = NormPlace::before;
@@ -91,6 +102,7 @@ struct AttentionSpec {
 
 // Heads with a state in the place of attention: the gated delta rule (numerics 4.4).
 struct RecurrentSpec {
+  static constexpr PartRole kRole = PartRole::mixer;
   int key_heads = 0, heads = 0;      // heads of values; key_heads divides it
   int key_size = 0, value_size = 0;  // of a head, at most 256
   int taps = 0;                      // of the short convolution: 2 to 8
@@ -101,7 +113,8 @@ struct RecurrentSpec {
 };
 
 struct DenseFfnSpec {
-  int width = 0;  // F; 0: the layer has no such part
+  static constexpr PartRole kRole = PartRole::network;
+  int width = 0;  // F
   NormPlace norms = NormPlace::before;
   Nonlinearity curve = Nonlinearity::silu;
   bool is_gated = true;      // Falcon: down(curve(up(x))), without a gate
@@ -112,6 +125,7 @@ struct DenseFfnSpec {
 
 // In place of the dense network: of many gated ones every row goes through a few (numerics 7).
 struct ExpertsSpec {
+  static constexpr PartRole kRole = PartRole::network;
   Routing routing;
   int width = 0;                 // F of an expert
   bool has_choice_bias = false;  // DeepSeek-V3: e_score_correction_bias
@@ -125,32 +139,69 @@ struct ExpertsSpec {
 
 // A residual block is all that its layer has (Medusa).
 struct ResidualBlockSpec {
+  static constexpr PartRole kRole = PartRole::mixer;
   bool has_bias = false;
   bool reads_feature = false;  // begins with the normed last hidden state of another decoder
 
   bool operator==(const ResidualBlockSpec&) const = default;
 };
 
+using PartSpec = std::variant<JoinSpec, ResidualBlockSpec, AttentionSpec, RecurrentSpec,
+                              DenseFfnSpec, ExpertsSpec>;
+
+inline PartRole role_of(const PartSpec& part) {
+  return std::visit([](const auto& spec) { return spec.kRole; }, part);
+}
+
 // The parts of one layer, in the order in which they run (model/parts).
 struct LayerSpec {
-  std::optional<JoinSpec> join = {};
-  std::optional<ResidualBlockSpec> block = {};
-  AttentionSpec attention;
-  std::optional<RecurrentSpec> recurrent = {};  // in its place
-  DenseFfnSpec ffn;
-  std::optional<ExpertsSpec> experts = {};  // then ffn has the width 0
+  std::vector<PartSpec> parts;
+
+  // The part of a type, or null.
+  template <typename Spec>
+  const Spec* find() const {
+    for (const PartSpec& part : parts)
+      if (const Spec* found = std::get_if<Spec>(&part)) return found;
+    return nullptr;
+  }
+  template <typename Spec>
+  Spec* find() {
+    return const_cast<Spec*>(std::as_const(*this).find<Spec>());
+  }
+  // At its place; the part of the same role that the layer had is gone.
+  void put(PartSpec part) {
+    const PartRole role = role_of(part);
+    std::erase_if(parts, [&](const PartSpec& other) { return role_of(other) == role; });
+    size_t at = 0;
+    while (at < parts.size() && role_of(parts[at]) < role) ++at;
+    parts.insert(parts.begin() + static_cast<std::ptrdiff_t>(at), std::move(part));
+  }
+
+  const AttentionSpec* attention() const { return find<AttentionSpec>(); }
+  AttentionSpec* attention() { return find<AttentionSpec>(); }
+  const DenseFfnSpec* ffn() const { return find<DenseFfnSpec>(); }
+  DenseFfnSpec* ffn() { return find<DenseFfnSpec>(); }
+  const ExpertsSpec* experts() const { return find<ExpertsSpec>(); }
+  ExpertsSpec* experts() { return find<ExpertsSpec>(); }
+
+  int window() const { return attention() ? attention()->window : 0; }
+  int ffn_width() const { return ffn() ? ffn()->width : 0; }
+  int chosen_experts() const { return experts() ? experts()->routing.chosen : 0; }
 
   bool operator==(const LayerSpec&) const = default;
 };
 
 // Numbers of another decoder that a row comes with; 0: none, the layer reads tokens or the stream.
-constexpr int64_t features_of(const LayerSpec& layer, int hidden) {
-  if (layer.join) return int64_t{layer.join->features} * layer.join->feature_width;
-  return layer.block && layer.block->reads_feature ? hidden : 0;
+inline int64_t features_of(const LayerSpec& layer, int hidden) {
+  if (const JoinSpec* join = layer.find<JoinSpec>())
+    return int64_t{join->features} * join->feature_width;
+  const ResidualBlockSpec* block = layer.find<ResidualBlockSpec>();
+  return block && block->reads_feature ? hidden : 0;
 }
 // Whether attention reads the token's embedding and the hidden state.
-constexpr bool reads_joined(const LayerSpec& layer) {
-  return layer.join && !layer.join->is_projected;
+inline bool reads_joined(const LayerSpec& layer) {
+  const JoinSpec* join = layer.find<JoinSpec>();
+  return join && !join->is_projected;
 }
 // Of a family's norms: x / rms(x) * w, or (x - mean) / deviation * w + b (Falcon).
 enum class NormKind { rms, layer };
@@ -195,12 +246,19 @@ struct DecoderSpec {
   LayerSpec layer(int index) const {
     if (index < layers) return layer_specs[static_cast<size_t>(index)];
     LayerSpec module = layer_specs.back();
-    module.attention.window = 0;
-    module.join = JoinSpec{};
+    if (AttentionSpec* attention = module.attention()) attention->window = 0;
+    module.put(JoinSpec{});
     return module;
   }
   void set_layers(const LayerSpec& each) {
     layer_specs.assign(static_cast<size_t>(layers > 0 ? layers : 0), each);
+  }
+  // The first part of a type, or null.
+  template <typename Spec>
+  const Spec* first() const {
+    for (const LayerSpec& layer : layer_specs)
+      if (const Spec* found = layer.find<Spec>()) return found;
+    return nullptr;
   }
   bool operator==(const DecoderSpec&) const = default;
 };
@@ -208,8 +266,7 @@ struct DecoderSpec {
 // How many experts a token goes through, in all layers.
 inline int routed_columns(const DecoderSpec& spec) {
   int columns = 0;
-  for (const LayerSpec& layer : spec.layer_specs)
-    columns += layer.experts ? layer.experts->routing.chosen : 0;
+  for (const LayerSpec& layer : spec.layer_specs) columns += layer.chosen_experts();
   return columns;
 }
 

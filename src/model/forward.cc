@@ -115,9 +115,10 @@ bool ForwardPass::can_be_recorded() const {
 
 // Where experts are put together the host looks how many rows each rank has.
 bool ForwardPass::ranks_can_be_recorded() const {
-  return group_.size() == 1 ||
-         (group_.can_be_recorded() &&
-          std::ranges::none_of(spec_.layer_specs, [](const LayerSpec& l) { return !!l.experts; }));
+  return group_.size() == 1 || (group_.can_be_recorded() &&
+                                std::ranges::none_of(spec_.layer_specs, [](const LayerSpec& l) {
+                                  return !!l.experts();
+                                }));
 }
 
 // h = rows of the embedding, or what the stage before left, or hidden states that the first layer

@@ -54,8 +54,8 @@ void Hooks::keep_experts(int layer, const int32_t* chosen) const {
   if (!batch_.wants_experts || layer >= spec.layers) return;
   int64_t before = 0;  // of the layers before
   for (int i = 0; i < layer; ++i)
-    before += spec.layer(i).experts ? spec.layer(i).experts->routing.chosen : 0;
-  const size_t count = static_cast<size_t>(rows_ * spec.layer(layer).experts->routing.chosen);
+    before += spec.layer_specs[static_cast<size_t>(i)].chosen_experts();
+  const size_t count = static_cast<size_t>(rows_ * spec.layer(layer).experts()->routing.chosen);
   model_.execution.stream->download(ws_.host_experts.data() + before * rows_, chosen,
                                     count * sizeof(int32_t));
 }

@@ -344,7 +344,7 @@ const int32_t* Operations::given_experts(int layer) const {
   if (given_experts_.empty() || layer >= spec_.layers) return nullptr;
   int64_t before = 0;
   for (int i = 0; i < layer; ++i)
-    if (const auto& experts = spec_.layer(i).experts) before += experts->routing.chosen;
+    before += spec_.layer_specs[static_cast<size_t>(i)].chosen_experts();
   return given_experts_.data() + before * rows_;
 }
 

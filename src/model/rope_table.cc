@@ -109,7 +109,12 @@ RopeTables::RopeTables(Device& device, const DecoderSpec& spec) {
     tables_.emplace_back(device, std::nullopt, spec.head_dim, spec.max_positions);
   }
   for (int layer = 0; layer < spec.all_layers(); ++layer) {
-    const std::optional<RopeSpec> rope = spec.layer(layer).attention.rope;
+    const LayerSpec parts = spec.layer(layer);
+    if (!parts.attention()) {  // nobody asks for its table
+      table_of_.push_back(0);
+      continue;
+    }
+    const std::optional<RopeSpec> rope = parts.attention()->rope;
     const auto found = std::ranges::find(known, rope);
     table_of_.push_back(static_cast<size_t>(found - known.begin()));
     if (found != known.end()) continue;

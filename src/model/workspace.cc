@@ -11,7 +11,8 @@ namespace {
 bool adds_apart(const DecoderSpec& spec) {
   return spec.residual_scale != 1 ||
          std::ranges::any_of(spec.layer_specs, [](const LayerSpec& layer) {
-           return is_after(layer.attention.norms) || is_after(layer.ffn.norms);
+           return (layer.attention() && is_after(layer.attention()->norms)) ||
+                  (layer.ffn() && is_after(layer.ffn()->norms));
          });
 }
 
@@ -91,7 +92,7 @@ void Workspace::place_quantised(const Decoder& decoder) {
   const int64_t heads = heads_of(decoder.spec, shard).heads;
   int64_t width = std::max<int64_t>(decoder.spec.hidden, heads * decoder.spec.head_dim);
   for (const LayerSpec& layer : decoder.spec.layer_specs)
-    width = std::max<int64_t>(width, layer.ffn.width / shard.size);
+    width = std::max<int64_t>(width, layer.ffn_width() / shard.size);
   const int64_t stride = int8_stride(width, decoder.kernels.weights);
   const int64_t row_scales = std::max<int64_t>(
       kMostSplitK, scales_of_row(decoder.arithmetic.quantised, width, kMostSplitK));

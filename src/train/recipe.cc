@@ -21,20 +21,17 @@ void read_model(TomlSection section, ModelConfig& config) {
   section.get("heads", spec.heads, 1, 4096);
   section.get("kv_heads", spec.kv_heads, 1, 4096);
   section.get("head_dim", spec.head_dim, 1, 4096);
-  LayerSpec layer{.attention = {.rope = RopeSpec{.theta = 10000}}};
-  section.get("ffn", layer.ffn.width, 1, kMost);
+  LayerSpec layer{.parts = {AttentionSpec{.rope = RopeSpec{.theta = 10000}}, DenseFfnSpec{}}};
+  section.get("ffn", layer.ffn()->width, 1, kMost);
   section.get("vocab", spec.vocab, 512, 1 << 22);
   Routing routing{.renormalised = true};
   section.get("experts", routing.experts, 2, Routing::kMaxExperts);
   routing.chosen = std::min(2, routing.experts);
   section.get("chosen_experts", routing.chosen, 1, Routing::kMaxChosen);
-  if (routing.experts > 0) {
-    layer.experts = {.routing = routing, .width = layer.ffn.width};
-    layer.ffn.width = 0;
-  }
+  if (routing.experts > 0) layer.put(ExpertsSpec{.routing = routing, .width = layer.ffn_width()});
   spec.max_positions = 1024;
   section.get("max_positions", spec.max_positions, 32, kMost);
-  section.get("rope_theta", layer.attention.rope->theta, 1, 1e9);
+  section.get("rope_theta", layer.attention()->rope->theta, 1, 1e9);
   spec.tied_head = true;
   section.get("tied_head", spec.tied_head);
   spec.norm_eps = 1e-6f;

@@ -51,14 +51,14 @@ void check_routes(const PackedRow& row, const DecoderSpec& spec, int context) {
          row.routes.size());
   for (size_t at = 0; at < row.routes.size();)
     for (const LayerSpec& layer : spec.layer_specs) {
-      const int chosen = layer.experts ? layer.experts->routing.chosen : 0;
+      const int chosen = layer.chosen_experts();
       const auto ids = std::span(row.routes).subspan(at, static_cast<size_t>(chosen));
       at += ids.size();
       if (ids.empty() || ids[0] < 0) continue;
-      if (ids.back() >= layer.experts->routing.experts ||
+      if (ids.back() >= layer.experts()->routing.experts ||
           std::ranges::adjacent_find(ids, std::greater_equal()) != ids.end())
         fail("expected {} ascending experts of {}, found {}", chosen,
-             layer.experts->routing.experts, fmt::join(ids, ", "));
+             layer.experts()->routing.experts, fmt::join(ids, ", "));
     }
 }
 
@@ -191,7 +191,7 @@ void Trainer::Replica::give_experts(std::span<const PackedRow> rows) {
   for (const PackedRow& row : rows) check_routes(row, spec, options_.context);
   int first = 0;
   for (const LayerSpec& layer : spec.layer_specs) {
-    const int chosen = layer.experts ? layer.experts->routing.chosen : 0;
+    const int chosen = layer.chosen_experts();
     for (const PackedRow& row : rows)
       for (int t = 0; t < options_.context; ++t)
         for (int i = first; i < first + chosen; ++i)
@@ -334,7 +334,7 @@ ExitGradient Trainer::Replica::run_exit(size_t index, double total, float* gradi
 
 // The recipe's weight of balance, of one packed row and layer.
 double Trainer::Replica::balance_weight(size_t rows_of_step) const {
-  const auto has_experts = [](const LayerSpec& layer) { return layer.experts.has_value(); };
+  const auto has_experts = [](const LayerSpec& layer) { return layer.experts() != nullptr; };
   const auto layers = std::ranges::count_if(options_.model.spec.layer_specs, has_experts);
   return layers == 0 ? 0 : options_.balance / (static_cast<double>(rows_of_step) * layers);
 }
@@ -610,7 +610,7 @@ void Trainer::Replica::append_routed_experts(std::span<const PackedRow> rows,
   for (int64_t t = 0; t < count; ++t) {
     const int32_t* layer_ids = io_.experts.data();
     for (const LayerSpec& layer : options_.model.spec.layer_specs) {
-      const int64_t chosen = layer.experts ? layer.experts->routing.chosen : 0;
+      const int64_t chosen = layer.chosen_experts();
       to.insert(to.end(), layer_ids + t * chosen, layer_ids + (t + 1) * chosen);
       layer_ids += count * chosen;
     }

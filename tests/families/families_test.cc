@@ -42,7 +42,7 @@ json::Value without(const std::string& name, std::string_view key) {
 
 std::vector<int> windows_of(const DecoderSpec& spec) {
   std::vector<int> windows;
-  for (const LayerSpec& layer : spec.layer_specs) windows.push_back(layer.attention.window);
+  for (const LayerSpec& layer : spec.layer_specs) windows.push_back(layer.attention()->window);
   return windows;
 }
 
@@ -60,18 +60,18 @@ TEST(Families, ReadTheGoldenModels) {
   EXPECT_EQ(llama.heads, 8);
   EXPECT_EQ(llama.kv_heads, 2);
   EXPECT_EQ(llama.head_dim, 32);
-  EXPECT_EQ(llama.layer(0).ffn.width, 352);
+  EXPECT_EQ(llama.layer(0).ffn()->width, 352);
   EXPECT_EQ(llama.vocab, 320);
   EXPECT_EQ(llama.max_positions, 512);
   EXPECT_EQ(llama.norm_eps, 1e-5f);
   EXPECT_FALSE(llama.qkv_bias || llama.o_bias || llama.mlp_bias || llama.qk_norm ||
                llama.tied_head);
-  EXPECT_EQ(llama.layer(0).attention.rope, RopeSpec{});
+  EXPECT_EQ(llama.layer(0).attention()->rope, RopeSpec{});
   EXPECT_EQ(windows_of(llama), std::vector<int>(3, 0));
 
   const DecoderSpec tied = parse(golden_config("llama3-rope-tied")).spec;
   EXPECT_TRUE(tied.tied_head);
-  EXPECT_EQ(tied.layer(0).attention.rope,
+  EXPECT_EQ(tied.layer(0).attention()->rope,
             (RopeSpec{500000, RopeSpec::Scaling::llama3, 8, 1, 4, 128}));
 
   const DecoderSpec mistral = parse(golden_config("mistral-window")).spec;
@@ -81,7 +81,7 @@ TEST(Families, ReadTheGoldenModels) {
   const DecoderSpec qwen2 = parse(golden_config("qwen2-bias")).spec;
   EXPECT_TRUE(qwen2.qkv_bias && !qwen2.o_bias && !qwen2.qk_norm);
   EXPECT_EQ(qwen2.head_dim, 32);  // hidden / heads
-  EXPECT_EQ(qwen2.layer(0).attention.rope->theta, 1e6);
+  EXPECT_EQ(qwen2.layer(0).attention()->rope->theta, 1e6);
   EXPECT_EQ(windows_of(qwen2), std::vector<int>(3, 0));
 
   const DecoderSpec qwen3 = parse(golden_config("qwen3-qknorm")).spec;
@@ -96,9 +96,9 @@ TEST(Families, ConfigurationsGoThroughJsonAndBack) {
   }
   ModelConfig mixed = parse(golden_config("qwen3-qknorm"));
   LayerSpec layer = mixed.spec.layer(0);
-  layer.attention.rope = {1e4, RopeSpec::Scaling::linear, 2.5, 1, 4, 0};
+  layer.attention()->rope = {1e4, RopeSpec::Scaling::linear, 2.5, 1, 4, 0};
   mixed.spec.set_layers(layer);
-  mixed.spec.layer_specs[1].attention.window = 16;
+  mixed.spec.layer_specs[1].attention()->window = 16;
   mixed.spec.qkv_bias = mixed.spec.o_bias = true;
   mixed.bos_id = std::nullopt;
   mixed.eos_ids = {1, 5};
@@ -126,12 +126,13 @@ TEST(Families, AbsentKeysHaveTheDefaultsOfTransformers) {
   EXPECT_EQ(parse(without("llama-gqa", "head_dim")).spec.head_dim, 16);
   EXPECT_EQ(parse(with("llama-gqa", "head_dim", nullptr)).spec.head_dim, 16);
   EXPECT_EQ(parse(without("qwen3-qknorm", "head_dim")).spec.head_dim, 128);
-  EXPECT_EQ(parse(without("llama-gqa", "rope_parameters")).spec.layer(0).attention.rope->theta,
+  EXPECT_EQ(parse(without("llama-gqa", "rope_parameters")).spec.layer(0).attention()->rope->theta,
             10000);
-  EXPECT_EQ(parse(without("mistral-window", "sliding_window")).spec.layer(0).attention.window,
+  EXPECT_EQ(parse(without("mistral-window", "sliding_window")).spec.layer(0).attention()->window,
             4096);
-  EXPECT_EQ(parse(with("mistral-window", "sliding_window", nullptr)).spec.layer(0).attention.window,
-            0);
+  EXPECT_EQ(
+      parse(with("mistral-window", "sliding_window", nullptr)).spec.layer(0).attention()->window,
+      0);
   EXPECT_FALSE(parse(without("llama3-rope-tied", "tie_word_embeddings")).spec.tied_head);
   EXPECT_EQ(parse(without("llama-gqa", "architectures")).spec.family, "llama");
   EXPECT_EQ(parse(without("llama-gqa", "model_type")).spec.family, "llama");
@@ -282,23 +283,23 @@ TEST(Families, TheSpecificationsDigestSeesEveryField) {
     changed([&](ModelConfig& config) { change(config.spec.layer_specs[1]); });
   };
   changed([](ModelConfig& config) { config.spec.layer_specs.pop_back(); });
-  in_layer([](LayerSpec& layer) { layer.attention.rope->theta += 1; });
-  in_layer([](LayerSpec& layer) { layer.attention.rope.reset(); });
-  in_layer([](LayerSpec& layer) { layer.attention.window = 7; });
-  in_layer([](LayerSpec& layer) { layer.attention.norms = NormPlace::after; });
-  in_layer([](LayerSpec& layer) { layer.ffn.norms = NormPlace::both; });
-  in_layer([](LayerSpec& layer) { ++layer.ffn.width; });
+  in_layer([](LayerSpec& layer) { layer.attention()->rope->theta += 1; });
+  in_layer([](LayerSpec& layer) { layer.attention()->rope.reset(); });
+  in_layer([](LayerSpec& layer) { layer.attention()->window = 7; });
+  in_layer([](LayerSpec& layer) { layer.attention()->norms = NormPlace::after; });
+  in_layer([](LayerSpec& layer) { layer.ffn()->norms = NormPlace::both; });
+  in_layer([](LayerSpec& layer) { ++layer.ffn()->width; });
   changed([](ModelConfig& config) { config.eos_ids.push_back(9); });
   changed([](ModelConfig& config) { config.ignored_keys.push_back("note"); });
   changed([](ModelConfig& config) { config.pooling.kind = Pooling::Kind::last; });
   changed([](ModelConfig& config) { config.pooling.final_norm = true; });
   changed([](ModelConfig& config) { config.pooling.is_normalized = true; });
-  in_layer([](LayerSpec& layer) { layer.attention.rope->scaling = RopeSpec::Scaling::linear; });
+  in_layer([](LayerSpec& layer) { layer.attention()->rope->scaling = RopeSpec::Scaling::linear; });
   for (double RopeSpec::*number : {&RopeSpec::factor, &RopeSpec::low_freq_factor,
                                    &RopeSpec::high_freq_factor, &RopeSpec::original_positions})
     in_layer([&](LayerSpec& layer) {
-      layer.attention.rope->scaling = RopeSpec::Scaling::llama3;
-      (*layer.attention.rope).*number += 1;
+      layer.attention()->rope->scaling = RopeSpec::Scaling::llama3;
+      (*layer.attention()->rope).*number += 1;
     });
   EXPECT_EQ(digest(parse(with("llama-gqa", "rope_theta", 10000))), digest(plain));
 }

@@ -55,7 +55,7 @@ TEST(Presets, CanBeChanged) {
       preset_spec("tiny"), {.family = "mistral", .hidden = 64, .layers = 2, .window = 100});
   EXPECT_EQ(spec.family, "mistral");
   EXPECT_EQ(spec.hidden, 64);
-  for (int i = 0; i < 2; ++i) EXPECT_EQ(spec.layer(i).attention.window, 100);
+  for (int i = 0; i < 2; ++i) EXPECT_EQ(spec.layer(i).attention()->window, 100);
   EXPECT_FALSE(spec.qk_norm);
   EXPECT_EQ(spec.heads, preset_spec("tiny").heads);
   EXPECT_EQ(override_spec(preset_spec("mistral-7b"), {}), preset_spec("mistral-7b"));

@@ -57,7 +57,7 @@ TEST(OtherFamilies, PresetsGoThroughJsonAndBack) {
 TEST(OtherFamilies, GemmasLayersTakeTurns) {
   const DecoderSpec spec = preset_spec("gemma-3-270m");
   for (int i = 0; i < spec.layers; ++i) {
-    const AttentionSpec& attention = spec.layer(i).attention;
+    const AttentionSpec attention = *spec.layer(i).attention();
     EXPECT_EQ(attention.window, i % 6 == 5 ? 0 : 512) << i;
     EXPECT_EQ(attention.rope->theta, i % 6 == 5 ? 1e6 : 1e4) << i;
     EXPECT_EQ(attention.score_scale, 1.0 / 16);
@@ -65,11 +65,11 @@ TEST(OtherFamilies, GemmasLayersTakeTurns) {
   EXPECT_TRUE(spec.tied_head && spec.qk_norm);
   EXPECT_EQ(spec.embedding_scale, std::sqrt(640.0f));
   const DecoderSpec large = preset_spec("gemma-3-4b");
-  EXPECT_EQ(large.layer(0).attention.rope->factor, 1);  // of layers with windows
-  EXPECT_EQ(large.layer(5).attention.rope->factor, 8);
+  EXPECT_EQ(large.layer(0).attention()->rope->factor, 1);  // of layers with windows
+  EXPECT_EQ(large.layer(5).attention()->rope->factor, 8);
   const DecoderSpec second = preset_spec("gemma-2-2b");
-  EXPECT_EQ(second.layer(1).attention.window, 0);
-  EXPECT_EQ(second.layer(0).attention.score_cap, 50);
+  EXPECT_EQ(second.layer(1).attention()->window, 0);
+  EXPECT_EQ(second.layer(0).attention()->score_cap, 50);
   EXPECT_EQ(second.logits_cap, 30);
   // Newer files name the rotations by kinds of layers.
   json::Value newer = config_of("gemma-3-4b");
@@ -92,10 +92,10 @@ TEST(OtherFamilies, LongropeIsAPropertyOfTheServer) {
   EXPECT_TRUE(identity({}, found.spec).ends_with("/long"));
   set_context(found.spec, 4096);
   EXPECT_TRUE(identity({}, found.spec).ends_with("/short"));
-  const RopeSpec rope = *found.spec.layer(0).attention.rope;
+  const RopeSpec rope = *found.spec.layer(0).attention()->rope;
   EXPECT_NEAR(rope.attention_factor, std::sqrt(1 + std::log(32.0) / std::log(4096.0)), 1e-12);
   set_context(found.spec, 4097);
-  EXPECT_TRUE(found.spec.layer(0).attention.rope->is_long);
+  EXPECT_TRUE(found.spec.layer(0).attention()->rope->is_long);
   config.set("rope_scaling", json::Object{{"short_factor", json::Array(47, json::Value(1.5))},
                                           {"long_factor", longer},
                                           {"original_max_position_embeddings", 4096},
@@ -319,7 +319,7 @@ TEST(OtherFamilies, ExpertsOfGptOssTakeTurns) {
   config.set("hidden_size", 32);
   config.set("intermediate_size", 64);
   const DecoderSpec spec = parse(config).spec;
-  EXPECT_EQ(spec.layer(0).attention.window, 128);
+  EXPECT_EQ(spec.layer(0).attention()->window, 128);
   CountingSource stored(stored_tensors(spec));
   const std::string of = "model.layers.0.mlp.experts.";
   const auto first_of = [&](const std::string& name, int64_t row, int64_t width) {
@@ -361,8 +361,8 @@ TEST(OtherFamilies, WhatGptOssDoesNotHaveIsRefused) {
 
 TEST(OtherFamilies, NumbersOfExpertsThatDoNotFitAreRefused) {
   const json::Value config = config_of("tiny-moe");
-  EXPECT_EQ(parse(config).spec.layer(1).ffn.width, 256);  // one of mlp_only_layers
-  EXPECT_FALSE(parse(config).spec.layer(1).experts.has_value());
+  EXPECT_EQ(parse(config).spec.layer(1).ffn()->width, 256);  // one of mlp_only_layers
+  EXPECT_FALSE(parse(config).spec.layer(1).experts());
   const auto why = [&](std::string_view key, json::Value value) {
     return sentence_of([&] { parse(with(config, key, std::move(value))); });
   };

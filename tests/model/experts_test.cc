@@ -23,11 +23,11 @@ DecoderSpec expert_spec() {
                    .max_positions = 256,
                    .norm_eps = 1e-5f};
   const auto layer = [](const ExpertsSpec& experts) {
-    return LayerSpec{.attention = {}, .ffn = {}, .experts = experts};
+    return LayerSpec{.parts = {AttentionSpec{}, experts}};
   };
   spec.layer_specs = {
       layer({.routing = {.experts = 12, .chosen = 3, .renormalised = true}, .width = 80}),
-      {.attention = {}, .ffn = {.width = 128}},
+      {.parts = {AttentionSpec{}, DenseFfnSpec{.width = 128}}},
       layer({.routing = {.experts = 16,
                          .chosen = 4,
                          .score = ExpertScore::sigmoid,
@@ -120,10 +120,10 @@ DecoderSpec latent_spec(int query_rank) {
   spec.kv_heads = 1;
   spec.head_dim = 32 + 8;
   for (LayerSpec& layer : spec.layer_specs) {
-    layer.attention.latent = {
+    layer.attention()->latent = {
         .rank = 32, .turning = 8, .still = 32, .value = 16, .query_rank = query_rank};
-    layer.attention.rope->rotated = 8;
-    layer.attention.score_scale = 0.17;
+    layer.attention()->rope->rotated = 8;
+    layer.attention()->score_scale = 0.17;
   }
   return spec;
 }
@@ -146,10 +146,10 @@ TEST(LatentAttention, EqualsAScalarEvaluationInAnySchedule) {
 TEST(LatentAttention, ItsNumbersShow) {
   const Logits expected = evaluate(latent_spec(48));
   DecoderSpec other = latent_spec(48);
-  for (LayerSpec& layer : other.layer_specs) layer.attention.score_scale = 0.18;
+  for (LayerSpec& layer : other.layer_specs) layer.attention()->score_scale = 0.18;
   EXPECT_NE(run(other), expected);
   other = latent_spec(48);
-  for (LayerSpec& layer : other.layer_specs) layer.attention.rope->rotated = 0;
+  for (LayerSpec& layer : other.layer_specs) layer.attention()->rope->rotated = 0;
   EXPECT_NE(run(other), expected);
   EXPECT_NE(run(latent_spec(0)), expected);
 }
@@ -159,12 +159,12 @@ DecoderSpec sinking_spec() {
   DecoderSpec spec = expert_spec();
   spec.qkv_bias = spec.o_bias = true;
   for (LayerSpec& layer : spec.layer_specs) {
-    layer.attention.has_sinks = true;
-    if (!layer.experts || layer.experts->shared_gate) continue;
-    layer.experts->has_biases = true;
-    layer.experts->curve = Nonlinearity::clamped;
+    layer.attention()->has_sinks = true;
+    if (!layer.experts() || layer.experts()->shared_gate) continue;
+    layer.experts()->has_biases = true;
+    layer.experts()->curve = Nonlinearity::clamped;
   }
-  spec.layer_specs[0].attention.window = 20;
+  spec.layer_specs[0].attention()->window = 20;
   return spec;
 }
 
@@ -185,13 +185,13 @@ TEST(Sinks, EqualAScalarEvaluationInAnySchedule) {
 TEST(Sinks, ItsChoicesShow) {
   const Logits expected = evaluate(sinking_spec());
   DecoderSpec other = sinking_spec();
-  other.layer_specs[3].attention.has_sinks = false;
+  other.layer_specs[3].attention()->has_sinks = false;
   EXPECT_NE(run(other), expected);
   other = sinking_spec();
-  other.layer_specs[2].experts->curve = Nonlinearity::silu;
+  other.layer_specs[2].experts()->curve = Nonlinearity::silu;
   EXPECT_NE(run(other), expected);
   other = sinking_spec();
-  other.layer_specs[0].experts->has_biases = false;
+  other.layer_specs[0].experts()->has_biases = false;
   EXPECT_NE(run(other), expected);
 }
 
@@ -200,8 +200,8 @@ TEST(Experts, EveryChoiceShows) {
   const Logits expected = evaluate(expert_spec());
   const auto differs = [&](auto change) {
     DecoderSpec spec = expert_spec();
-    change(spec.layer_specs[0].experts->routing, spec.layer_specs[2].experts->routing,
-           spec.layer_specs[3].experts->routing);
+    change(spec.layer_specs[0].experts()->routing, spec.layer_specs[2].experts()->routing,
+           spec.layer_specs[3].experts()->routing);
     return run(spec) != expected;
   };
   EXPECT_FALSE(differs([](Routing&, Routing&, Routing&) {}));
@@ -214,7 +214,7 @@ TEST(Experts, EveryChoiceShows) {
   EXPECT_TRUE(differs([](Routing&, Routing& b, Routing&) { b.epsilon = 0.25f; }));
   EXPECT_TRUE(differs([](Routing&, Routing&, Routing& c) { c.score = ExpertScore::softmax; }));
   DecoderSpec ungated = expert_spec();
-  ungated.layer_specs[3].experts->shared_gate = false;
+  ungated.layer_specs[3].experts()->shared_gate = false;
   EXPECT_NE(run(ungated), expected);
 }
 
@@ -230,12 +230,12 @@ TEST(Experts, NumbersThatDoNotFitAreRefused) {
     return "";
   };
   EXPECT_EQ(refusal([](LayerSpec&) {}), "");
-  EXPECT_EQ(refusal([](LayerSpec& l) { l.experts->routing.chosen = 17; }),
+  EXPECT_EQ(refusal([](LayerSpec& l) { l.experts()->routing.chosen = 17; }),
             "the test: expected a number of experts of a token from 1 to 16, found 17");
-  EXPECT_EQ(refusal([](LayerSpec& l) { l.experts->routing.chosen = 9; }),
+  EXPECT_EQ(refusal([](LayerSpec& l) { l.experts()->routing.chosen = 9; }),
             "the test: expected 9 experts of a token out of 2 of 4 equal groups of 16 experts");
-  EXPECT_EQ(refusal([](LayerSpec& l) { l.ffn.width = 64; }),
-            "the test: expected a layer with experts to have no other feed-forward network");
+  EXPECT_EQ(refusal([](LayerSpec& l) { l.parts.push_back(DenseFfnSpec{.width = 64}); }),
+            "the test: expected at most one part of each role in a layer, in the order of roles");
 }
 
 // What a router does with numbers that are not finite, or alike, or minus infinity.

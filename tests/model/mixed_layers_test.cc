@@ -26,12 +26,12 @@ DecoderSpec mixed_spec() {
                    .qk_norm = true};
   const auto rope = [](double theta) { return RopeSpec{.theta = theta}; };
   spec.layer_specs = {
-      {.attention = {.window = 24, .rope = rope(1e4)}, .ffn = {.width = 128}},
-      {.attention = {.rope = std::nullopt, .norms = NormPlace::after},
-       .ffn = {.width = 64, .norms = NormPlace::after}},
-      {.attention = {.rope = rope(1e6), .norms = NormPlace::both},
-       .ffn = {.width = 128, .norms = NormPlace::both}},
-      {.attention = {.window = 100, .rope = rope(1e4)}},
+      {.parts = {AttentionSpec{.window = 24, .rope = rope(1e4)}, DenseFfnSpec{.width = 128}}},
+      {.parts = {AttentionSpec{.rope = std::nullopt, .norms = NormPlace::after},
+                 DenseFfnSpec{.width = 64, .norms = NormPlace::after}}},
+      {.parts = {AttentionSpec{.rope = rope(1e6), .norms = NormPlace::both},
+                 DenseFfnSpec{.width = 128, .norms = NormPlace::both}}},
+      {.parts = {AttentionSpec{.window = 100, .rope = rope(1e4)}}},
   };
   return spec;
 }
@@ -65,10 +65,10 @@ DecoderSpec scaled_spec() {
   spec.logits_divisor = 1.3f;
   spec.logits_cap = 2.0f;
   spec.late_qk_norm = true;
-  spec.layer_specs[0].attention.score_scale = 0.4;
-  spec.layer_specs[2].attention.score_cap = 1.5f;
-  spec.layer_specs[1].ffn.curve = spec.layer_specs[2].ffn.curve = Nonlinearity::gelu_tanh;
-  RopeSpec& rope = *spec.layer_specs[3].attention.rope;
+  spec.layer_specs[0].attention()->score_scale = 0.4;
+  spec.layer_specs[2].attention()->score_cap = 1.5f;
+  spec.layer_specs[1].ffn()->curve = spec.layer_specs[2].ffn()->curve = Nonlinearity::gelu_tanh;
+  RopeSpec& rope = *spec.layer_specs[3].attention()->rope;
   rope.rotated = 10;
   rope.scaling = RopeSpec::Scaling::yarn;
   rope.factor = 4;
@@ -83,12 +83,14 @@ DecoderSpec parallel_spec() {
   spec.norm = NormKind::layer;
   spec.joint_qk_norm = true;
   for (LayerSpec& layer : spec.layer_specs) {
-    layer.attention.norms = layer.ffn.norms = NormPlace::before;
-    layer.ffn.is_parallel = true;
-    layer.ffn.is_gated = false;
-    layer.ffn.curve = Nonlinearity::gelu;
+    layer.attention()->norms = NormPlace::before;
+    if (layer.ffn())
+      layer.put(DenseFfnSpec{.width = layer.ffn_width(),
+                             .curve = Nonlinearity::gelu,
+                             .is_gated = false,
+                             .is_parallel = true});
   }
-  spec.layer_specs[3].ffn = {.width = 96, .curve = Nonlinearity::gelu_tanh};
+  spec.layer_specs[3].put(DenseFfnSpec{.width = 96, .curve = Nonlinearity::gelu_tanh});
   return spec;
 }
 
@@ -122,17 +124,19 @@ TEST(MixedLayers, EveryChoiceOfAFamilyShows) {
   EXPECT_TRUE(differs(scaled, [](DecoderSpec& s) { s.logits_divisor = 1; }));
   EXPECT_TRUE(differs(scaled, [](DecoderSpec& s) { s.logits_cap = 0; }));
   EXPECT_TRUE(differs(scaled, [](DecoderSpec& s) { s.late_qk_norm = false; }));
-  EXPECT_TRUE(differs(scaled, [](DecoderSpec& s) { s.layer_specs[0].attention.score_scale = 0; }));
-  EXPECT_TRUE(differs(scaled, [](DecoderSpec& s) { s.layer_specs[2].attention.score_cap = 0; }));
   EXPECT_TRUE(
-      differs(scaled, [](DecoderSpec& s) { s.layer_specs[2].ffn.curve = Nonlinearity::silu; }));
+      differs(scaled, [](DecoderSpec& s) { s.layer_specs[0].attention()->score_scale = 0; }));
+  EXPECT_TRUE(differs(scaled, [](DecoderSpec& s) { s.layer_specs[2].attention()->score_cap = 0; }));
   EXPECT_TRUE(
-      differs(scaled, [](DecoderSpec& s) { s.layer_specs[3].attention.rope->rotated = 0; }));
+      differs(scaled, [](DecoderSpec& s) { s.layer_specs[2].ffn()->curve = Nonlinearity::silu; }));
+  EXPECT_TRUE(
+      differs(scaled, [](DecoderSpec& s) { s.layer_specs[3].attention()->rope->rotated = 0; }));
   EXPECT_TRUE(differs(
-      scaled, [](DecoderSpec& s) { s.layer_specs[3].attention.rope->attention_factor = 1; }));
-  EXPECT_TRUE(differs(parallel, [](DecoderSpec& s) { s.layer_specs[0].ffn.is_parallel = false; }));
+      scaled, [](DecoderSpec& s) { s.layer_specs[3].attention()->rope->attention_factor = 1; }));
+  EXPECT_TRUE(
+      differs(parallel, [](DecoderSpec& s) { s.layer_specs[0].ffn()->is_parallel = false; }));
   EXPECT_TRUE(differs(
-      parallel, [](DecoderSpec& s) { s.layer_specs[0].ffn.curve = Nonlinearity::gelu_tanh; }));
+      parallel, [](DecoderSpec& s) { s.layer_specs[0].ffn()->curve = Nonlinearity::gelu_tanh; }));
 }
 
 // The control: each of the layers' numbers is seen.
@@ -144,17 +148,17 @@ TEST(MixedLayers, EveryChoiceOfALayerShows) {
     return run(spec) != expected;
   };
   EXPECT_FALSE(differs([](auto&) {}));
-  EXPECT_TRUE(differs([](auto& layers) { layers[0].attention.window = 25; }));
-  EXPECT_TRUE(differs([](auto& layers) { layers[1].attention.rope = RopeSpec{}; }));
-  EXPECT_TRUE(differs([](auto& layers) { layers[2].attention.rope->theta = 1e4; }));
-  EXPECT_TRUE(differs([](auto& layers) { layers[1].attention.norms = NormPlace::both; }));
-  EXPECT_TRUE(differs([](auto& layers) { layers[2].ffn.norms = NormPlace::before; }));
-  EXPECT_TRUE(differs([](auto& layers) { layers[3].ffn.width = 64; }));
+  EXPECT_TRUE(differs([](auto& layers) { layers[0].attention()->window = 25; }));
+  EXPECT_TRUE(differs([](auto& layers) { layers[1].attention()->rope = RopeSpec{}; }));
+  EXPECT_TRUE(differs([](auto& layers) { layers[2].attention()->rope->theta = 1e4; }));
+  EXPECT_TRUE(differs([](auto& layers) { layers[1].attention()->norms = NormPlace::both; }));
+  EXPECT_TRUE(differs([](auto& layers) { layers[2].ffn()->norms = NormPlace::before; }));
+  EXPECT_TRUE(differs([](auto& layers) { layers[3].put(DenseFfnSpec{.width = 64}); }));
 }
 
 TEST(MixedLayers, WhatHasNoBackwardIsRefused) {
   DecoderSpec spec = mixed_spec();
-  spec.layer_specs[1].attention.score_cap = 30;
+  spec.layer_specs[1].attention()->score_cap = 30;
   const auto device = make_host_device();
   ThreadPool pool(1);
   const auto source = dummy_weights(spec, 3);

@@ -21,11 +21,12 @@ DecoderSpec hybrid_spec() {
                    .vocab = 70,
                    .max_positions = 256,
                    .norm_eps = 1e-5f};
+  const DenseFfnSpec ffn{.width = 64};
   const LayerSpec recurrent{
-      .recurrent =
+      .parts = {
           RecurrentSpec{.key_heads = 2, .heads = 4, .key_size = 24, .value_size = 32, .taps = 4},
-      .ffn = {.width = 64}};
-  spec.layer_specs = {recurrent, {.ffn = {.width = 64}}, recurrent};
+          ffn}};
+  spec.layer_specs = {recurrent, {.parts = {AttentionSpec{}, ffn}}, recurrent};
   return spec;
 }
 
@@ -48,7 +49,7 @@ TEST(RecurrentLayers, ChunksRanksAndInstructionSetsDoNotShow) {
   }
   EXPECT_THROW(make_shard(spec, 0, 4), UsageError);
   DecoderSpec other = spec;
-  other.layer_specs[0].recurrent->taps = 3;
+  other.layer_specs[0].find<RecurrentSpec>()->taps = 3;
   EXPECT_NE(run(other), expected);
 }
 

@@ -32,10 +32,11 @@ class ScalarDecoder {
     }
     for (int layer = 0; layer < spec_.layers; ++layer) {
       const std::vector<Floats> before = h;
-      spec_.layer(layer).attention.latent ? latent_attention(layer, h) : attention(layer, h);
-      const DenseFfnSpec ffn = spec_.layer(layer).ffn;
-      if (ffn.width > 0) feed_forward(layer, ffn.is_parallel ? before : h, h);
-      if (spec_.layer(layer).experts) experts(layer, h);
+      const LayerSpec parts = spec_.layer(layer);
+      parts.attention()->latent ? latent_attention(layer, h) : attention(layer, h);
+      if (const DenseFfnSpec* ffn = parts.ffn())
+        feed_forward(layer, ffn->is_parallel ? before : h, h);
+      if (parts.experts()) experts(layer, h);
     }
     const Floats norm = tensor<float>("model.norm.weight"), bias = tensor<float>("model.norm.bias");
     const Halves head = tensor<bf16_t>("lm_head.weight");
@@ -80,7 +81,7 @@ class ScalarDecoder {
 
   void attention(int layer, std::vector<Floats>& h) const {
     const std::string at = "model.layers." + std::to_string(layer) + ".";
-    const AttentionSpec spec = spec_.layer(layer).attention;
+    const AttentionSpec spec = *spec_.layer(layer).attention();
     const auto weight = [&](const char* name) { return tensor<bf16_t>(at + name); };
     const auto vector = [&](const char* name) { return tensor<float>(at + name); };
     const Halves wq = weight("self_attn.q_proj.weight"), wk = weight("self_attn.k_proj.weight");
@@ -117,7 +118,7 @@ class ScalarDecoder {
   // Numerics 4.2.
   void latent_attention(int layer, std::vector<Floats>& h) const {
     const std::string at = "model.layers." + std::to_string(layer) + ".self_attn.";
-    const AttentionSpec spec = spec_.layer(layer).attention;
+    const AttentionSpec spec = *spec_.layer(layer).attention();
     const LatentSpec l = *spec.latent;
     const int e = l.rank + l.turning;
     const auto weight = [&](const std::string& name) {
@@ -200,24 +201,25 @@ class ScalarDecoder {
 
   void feed_forward(int layer, const std::vector<Floats>& from, std::vector<Floats>& h) const {
     const std::string at = "model.layers." + std::to_string(layer) + ".";
-    const LayerSpec spec = spec_.layer(layer);
+    const NormPlace of_attention = spec_.layer(layer).attention()->norms;
+    const DenseFfnSpec spec = *spec_.layer(layer).ffn();
     const Halves gate = tensor<bf16_t>(at + "mlp.gate_proj.weight");
     const Halves up = tensor<bf16_t>(at + "mlp.up_proj.weight");
     const Halves down = tensor<bf16_t>(at + "mlp.down_proj.weight");
     const Floats before =
-        tensor<float>(at + (is_after(spec.attention.norms) ? "pre_feedforward_layernorm.weight"
-                                                           : "post_attention_layernorm.weight"));
+        tensor<float>(at + (is_after(of_attention) ? "pre_feedforward_layernorm.weight"
+                                                   : "post_attention_layernorm.weight"));
     const Floats after = tensor<float>(at + "post_feedforward_layernorm.weight");
     const Floats bias = tensor<float>(at + "post_attention_layernorm.bias");
     for (size_t t = 0; t < h.size(); ++t) {
-      const Halves x = read(from[t], spec.ffn.norms, before, bias);
+      const Halves x = read(from[t], spec.norms, before, bias);
       const Floats g = product(gate, x, {}), u = product(up, x, {});
       Floats gated;
       for (size_t i = 0; i < u.size(); ++i)
-        gated.push_back(spec.ffn.is_gated ? scalar::bent(spec.ffn.curve, g[i]) * u[i]
-                                          : scalar::bent(spec.ffn.curve, u[i]));
-      add(h[t], product(down, scalar::rounded(gated), {}, down_split_k(spec.ffn.width)),
-          spec.ffn.norms, after);
+        gated.push_back(spec.is_gated ? scalar::bent(spec.curve, g[i]) * u[i]
+                                      : scalar::bent(spec.curve, u[i]));
+      add(h[t], product(down, scalar::rounded(gated), {}, down_split_k(spec.width)), spec.norms,
+          after);
     }
   }
 
@@ -235,7 +237,7 @@ class ScalarDecoder {
 
   void experts(int layer, std::vector<Floats>& h) const {
     const std::string at = "model.layers." + std::to_string(layer) + ".";
-    const ExpertsSpec spec = *spec_.layer(layer).experts;
+    const ExpertsSpec spec = *spec_.layer(layer).experts();
     const Floats norm = tensor<float>(at + "post_attention_layernorm.weight");
     const Halves router = tensor<bf16_t>(at + "mlp.gate.weight");
     const Halves gate = tensor<bf16_t>(at + "mlp.shared_expert_gate.weight");

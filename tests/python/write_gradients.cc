@@ -58,7 +58,7 @@ int main(int, char** arguments) {
     if (model.spec.mtp_layers > 0) continue;
     // config.json has one window for all layers.
     for (auto& layer : model.spec.layer_specs)
-      layer.attention.window = model.spec.layer_specs[0].attention.window;
+      layer.attention()->window = model.spec.layer_specs[0].attention()->window;
     invar::write_case(model, std::string(arguments[1]) + "/" + model.name);
   }
 }

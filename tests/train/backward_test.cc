@@ -89,8 +89,8 @@ TEST_P(Backward, AgreesWithFiniteDifferences) {
 // Several splits, windows that end inside them, several leaves of slots.
 TEST(LongSequences, AgreeWithFiniteDifferences) {
   DecoderSpec spec = tiny_models()[1].spec;
-  spec.layer_specs[0].attention.window = 0;
-  spec.layer_specs[1].attention.window = 140;
+  spec.layer_specs[0].attention()->window = 0;
+  spec.layer_specs[1].attention()->window = 140;
   const std::vector<bf16_t> weights = random_weights(ParameterLayout(spec), 1);
   const std::vector<Example> examples = random_examples(spec, {155, 5}, 2);
   TrainingCase training(spec, weights, 160);
@@ -107,7 +107,7 @@ TEST(LongSequences, AgreeWithFiniteDifferences) {
 TEST(FiniteDifferences, SeeWrongGradients) {
   const DecoderSpec spec = tiny_models()[1].spec;
   DecoderSpec wrong = spec;
-  wrong.layer_specs[0].attention.window -= 1;
+  wrong.layer_specs[0].attention()->window -= 1;
   const std::vector<bf16_t> weights = random_weights(ParameterLayout(spec), 1);
   std::vector<Example> examples = random_examples(spec, {37, 1, 26}, 2);
   Landscape landscape(spec, weights, examples);
@@ -129,7 +129,7 @@ TEST(FiniteDifferences, SeeWrongGradients) {
 TEST(FiniteDifferences, SeeAWrongScale) {
   const DecoderSpec spec = tiny_models_of_other_norms()[0].spec;
   DecoderSpec wrong = spec;
-  wrong.layer_specs[1].attention.score_scale *= 1.3;
+  wrong.layer_specs[1].attention()->score_scale *= 1.3;
   const std::vector<bf16_t> weights = random_weights(ParameterLayout(spec), 1);
   const std::vector<Example> examples = random_examples(spec, {37, 1, 26}, 2);
   Landscape landscape(spec, weights, examples);

@@ -19,7 +19,7 @@ class Model {
       : spec_(spec), layout_(layout), parameters_(parameters) {
     for (int layer = 0; layer < spec.all_layers(); ++layer) {
       cos_.emplace_back(), sin_.emplace_back();
-      for (const double f : rotary_frequencies(spec.layer(layer).attention.rope, spec.head_dim))
+      for (const double f : rotary_frequencies(spec.layer(layer).attention()->rope, spec.head_dim))
         for (int t = 0; t < spec.max_positions; ++t) {
           cos_.back().push_back(std::cos(t * f));
           sin_.back().push_back(std::sin(t * f));
@@ -42,7 +42,7 @@ class Model {
   double balance(int64_t n) const {
     double loss = 0;
     for (const auto& [layer, routes] : routes_) {
-      const auto experts = static_cast<size_t>(spec_.layer(layer).experts->routing.experts);
+      const auto experts = static_cast<size_t>(spec_.layer(layer).experts()->routing.experts);
       for (size_t begin = 0; begin < routes.size(); begin += static_cast<size_t>(n))
         for (size_t e = 0; e < experts; ++e) {
           double chosen = 0, score = 0;
@@ -84,10 +84,11 @@ class Model {
     const Rows before = h;
     const LayerSpec one = spec_.layer(layer);
     const Rows attended = attention(h, layer);
-    add(h, is_after(one.attention.norms) ? norms(attended, attention_out_norm, layer) : attended);
-    if (one.experts) return add(h, experts(h, layer));
-    const Rows made = ffn(one.ffn.is_parallel ? before : h, layer);
-    add(h, is_after(one.ffn.norms) ? norms(made, ffn_out_norm, layer) : made);
+    add(h,
+        is_after(one.attention()->norms) ? norms(attended, attention_out_norm, layer) : attended);
+    if (one.experts()) return add(h, experts(h, layer));
+    const Rows made = ffn(one.ffn()->is_parallel ? before : h, layer);
+    add(h, is_after(one.ffn()->norms) ? norms(made, ffn_out_norm, layer) : made);
   }
 
   Rows head(const Rows& normed) const {
@@ -178,8 +179,8 @@ class Model {
     if (spec_.joint_qk_norm)
       queries = norms(queries, q_norm, layer), keys = norms(keys, k_norm, layer);
     const Rows values = product(x, v, layer, spec_.kv_width(), at(v_bias, layer));
-    const int e = spec_.head_dim, window = spec_.layer(layer).attention.window;
-    const double asked = spec_.layer(layer).attention.score_scale;
+    const int e = spec_.head_dim, window = spec_.layer(layer).attention()->window;
+    const double asked = spec_.layer(layer).attention()->score_scale;
     const double scale = asked > 0 ? asked : 1 / std::sqrt(e);
     const int64_t count = std::ssize(h);
     Rows out(h.size(), Vector(spec_.query_width()));
@@ -214,18 +215,17 @@ class Model {
   Rows ffn(const Rows& h, int layer) const {
     const Rows x = norms(h, TensorRole::post_norm, layer);
     using enum TensorRole;
-    const DenseFfnSpec spec = spec_.layer(layer).ffn;
+    const DenseFfnSpec spec = *spec_.layer(layer).ffn();
     if (!spec.is_gated) {
       Rows curved = product(x, up, layer, spec.width, at(up_bias, layer));
       for (Vector& row : curved)
         for (double& value : row) value = curve(spec.curve, value);
       return product(curved, down, layer, spec_.hidden, at(down_bias, layer));
     }
-    Rows gates = product(x, gate, layer, spec_.layer(layer).ffn.width, at(gate_bias, layer));
-    const Rows ups = product(x, up, layer, spec_.layer(layer).ffn.width, at(up_bias, layer));
+    Rows gates = product(x, gate, layer, spec.width, at(gate_bias, layer));
+    const Rows ups = product(x, up, layer, spec.width, at(up_bias, layer));
     for (size_t t = 0; t < gates.size(); ++t)
-      for (int f = 0; f < spec_.layer(layer).ffn.width; ++f)
-        gates[t][f] = curve(spec.curve, gates[t][f]) * ups[t][f];
+      for (int f = 0; f < spec.width; ++f) gates[t][f] = curve(spec.curve, gates[t][f]) * ups[t][f];
     return product(gates, down, layer, spec_.hidden, at(down_bias, layer));
   }
 
@@ -248,7 +248,7 @@ class Model {
   Rows experts(const Rows& h, int layer) const {
     const Rows x = norms(h, TensorRole::post_norm, layer);
     using enum TensorRole;
-    const ExpertsSpec& spec = *spec_.layer(layer).experts;
+    const ExpertsSpec spec = *spec_.layer(layer).experts();
     const int64_t d = spec_.hidden, f = spec.width;
     const Rows logits = product(x, router, layer, spec.routing.experts);
     Rows out(h.size(), Vector(h[0].size()));

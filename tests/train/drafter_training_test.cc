@@ -50,7 +50,7 @@ DecoderSpec target_spec() {
                    .vocab = kVocab,
                    .max_positions = 256,
                    .norm_eps = 1e-5f};
-  spec.set_layers({.ffn = {.width = 72}});
+  spec.set_layers({.parts = {AttentionSpec{}, DenseFfnSpec{.width = 72}}});
   return spec;
 }
 

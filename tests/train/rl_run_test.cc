@@ -460,8 +460,8 @@ TEST_F(RlRuns, NameStepAndTensorOfGradientsThatAreNotFinite) {
     for (int i = 0; i < count; ++i) state.master[layout.offset(role, 1) + i] *= factor;
   };
   scale(TensorRole::post_norm, spec.hidden, 1e-30f);
-  scale(TensorRole::gate, spec.layer(0).ffn.width * spec.hidden, 1e30f);
-  scale(TensorRole::up, spec.layer(0).ffn.width * spec.hidden, 1e30f);
+  scale(TensorRole::gate, spec.layer(0).ffn_width() * spec.hidden, 1e30f);
+  scale(TensorRole::up, spec.layer(0).ffn_width() * spec.hidden, 1e30f);
   ThreadPool pool(1);
   RlRecipe r = recipe();
   r.model = (directory_ / "steep").string();

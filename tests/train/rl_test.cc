@@ -118,7 +118,7 @@ double disagreement(const LossCase& c, const DecoderSpec& spec, const std::vecto
                     const std::vector<Example>& examples, TrainingCase& training) {
   const ParameterLayout layout(spec);
   const int64_t offset = layout.offset(TensorRole::down, 0);
-  const int64_t count = int64_t{spec.hidden} * spec.layer(0).ffn.width;
+  const int64_t count = int64_t{spec.hidden} * spec.layer(0).ffn_width();
   const std::vector<float> gradients = training.total();
   double length = 0;
   for (int64_t i = 0; i < count; ++i)

@@ -134,7 +134,7 @@ class Comparison {
   Trainer& trainer_;
   Rollouts sampler_;
   const size_t columns_ = routed_columns(trainer_.options().model.spec);
-  const size_t chosen_ = trainer_.options().model.spec.layer(0).experts->routing.chosen;
+  const size_t chosen_ = trainer_.options().model.spec.layer(0).experts()->routing.chosen;
 };
 
 TEST(Routes, TrainerAndSamplerAgree) {

@@ -517,7 +517,7 @@ TEST(Training, KeepsWeightsAsTheFamilyStoresThem) {
 TEST(Training, RefusesWeightsInBlocks) {
   DecoderSpec spec = tiny_models()[0].spec;
   spec.hidden = 64;
-  spec.set_layers({.ffn = {.width = 96}});
+  spec.set_layers({.parts = {AttentionSpec{}, DenseFfnSpec{.width = 96}}});
   const InBlocks stored(dummy_weights(spec, 1), {});
   expect_message(error_of([&] { starting_state(spec, stored); }),
                  "expected weights of bf16, f16 or f32 to train, found q8_0");

@@ -31,7 +31,7 @@ inline DecoderSpec tiny_spec(const char* family) {
                    .vocab = 53,
                    .max_positions = 256,
                    .norm_eps = 1e-5f};
-  spec.set_layers({.ffn = {.width = 72}});
+  spec.set_layers({.parts = {AttentionSpec{}, DenseFfnSpec{.width = 72}}});
   return spec;
 }
 
@@ -40,10 +40,10 @@ inline std::vector<TinyModel> tiny_models() {
   DecoderSpec llama = tiny_spec("llama");
   llama.o_bias = llama.qkv_bias = llama.mlp_bias = true;
   for (LayerSpec& layer : llama.layer_specs)
-    layer.attention.rope = {.scaling = RopeSpec::Scaling::linear, .factor = 2.0};
+    layer.attention()->rope = {.scaling = RopeSpec::Scaling::linear, .factor = 2.0};
   DecoderSpec mistral = tiny_spec("mistral");
-  mistral.layer_specs[0].attention.window = 7;
-  mistral.layer_specs[1].attention.window = 33;
+  mistral.layer_specs[0].attention()->window = 7;
+  mistral.layer_specs[1].attention()->window = 33;
   mistral.kv_heads = 1;
   DecoderSpec qwen2 = tiny_spec("qwen2");
   qwen2.qkv_bias = true;
@@ -53,18 +53,18 @@ inline std::vector<TinyModel> tiny_models() {
   qwen3.qk_norm = true;
   qwen3.tied_head = true;
   qwen3.hidden = 64;
-  qwen3.set_layers({.ffn = {.width = 96}});
+  qwen3.set_layers({.parts = {AttentionSpec{}, DenseFfnSpec{.width = 96}}});
   DecoderSpec llama_mtp = llama, qwen3_mtp = qwen3;
   llama_mtp.hidden = 64;
   llama_mtp.mtp_layers = qwen3_mtp.mtp_layers = 1;
   DecoderSpec experts = tiny_spec("qwen3_moe");
   experts.qk_norm = true;
-  experts.layer_specs[0].ffn.width = 0;
-  experts.layer_specs[0].experts = {.routing = {.experts = 5, .chosen = 2, .renormalised = true},
-                                    .width = 40};
+  experts.layer_specs[0].put(
+      ExpertsSpec{.routing = {.experts = 5, .chosen = 2, .renormalised = true}, .width = 40});
   DecoderSpec plain_experts = experts;
   plain_experts.set_layers(experts.layer_specs[0]);
-  plain_experts.layer_specs[1].experts = {.routing = {.experts = 4, .chosen = 3}, .width = 33};
+  plain_experts.layer_specs[1].put(
+      ExpertsSpec{.routing = {.experts = 4, .chosen = 3}, .width = 33});
   return {{"llama", llama},         {"mistral", mistral},
           {"qwen2", qwen2},         {"qwen3", qwen3},
           {"llama_mtp", llama_mtp}, {"qwen3_mtp", qwen3_mtp},
@@ -79,29 +79,28 @@ inline std::vector<TinyModel> tiny_models_of_other_norms() {
   gemma3.qk_norm = gemma3.tied_head = true;
   gemma3.embedding_scale = 6.5f;
   for (LayerSpec& layer : gemma3.layer_specs) {
-    layer.attention.norms = layer.ffn.norms = NormPlace::both;
-    layer.attention.score_scale = 0.31;
-    layer.ffn.curve = Nonlinearity::gelu_tanh;
+    layer.attention()->norms = layer.ffn()->norms = NormPlace::both;
+    layer.attention()->score_scale = 0.31;
+    layer.ffn()->curve = Nonlinearity::gelu_tanh;
   }
-  gemma3.layer_specs[0].attention.window = 9;
-  gemma3.layer_specs[1].attention.rope = {
+  gemma3.layer_specs[0].attention()->window = 9;
+  gemma3.layer_specs[1].attention()->rope = {
       .theta = 1e6, .scaling = RopeSpec::Scaling::linear, .factor = 8};
   olmo2.qk_norm = olmo2.joint_qk_norm = true;
   for (LayerSpec& layer : olmo2.layer_specs)
-    layer.attention.norms = layer.ffn.norms = NormPlace::after;
+    layer.attention()->norms = layer.ffn()->norms = NormPlace::after;
   falcon.norm = NormKind::layer;
   falcon.kv_heads = 1;
   for (LayerSpec& layer : falcon.layer_specs) {
-    layer.ffn.is_gated = false;
-    layer.ffn.is_parallel = true;
-    layer.ffn.curve = Nonlinearity::gelu;
+    layer.ffn()->is_gated = false;
+    layer.ffn()->is_parallel = true;
+    layer.ffn()->curve = Nonlinearity::gelu;
   }
   DecoderSpec exaone4 = tiny_spec("exaone4"), olmoe = tiny_spec("olmoe");
   exaone4.qk_norm = true;
   exaone4.layer_specs = olmo2.layer_specs;
   olmoe.qk_norm = olmoe.joint_qk_norm = true;
-  olmoe.layer_specs[1].ffn.width = 0;
-  olmoe.layer_specs[1].experts = {.routing = {.experts = 5, .chosen = 2}, .width = 40};
+  olmoe.layer_specs[1].put(ExpertsSpec{.routing = {.experts = 5, .chosen = 2}, .width = 40});
   return {{"gemma3", gemma3},
           {"olmo2", olmo2},
           {"falcon", falcon},

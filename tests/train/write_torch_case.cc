@@ -132,7 +132,7 @@ int main(int argc, char** argv) {
   for (const TinyModel& model : tiny_models())
     if (model.spec.family != "mistral" && model.spec.family != "qwen3_moe" &&
         model.spec.mtp_layers == 0 &&
-        model.spec.layer(0).attention.rope->scaling == RopeSpec::Scaling::none)
+        model.spec.layer(0).attention()->rope->scaling == RopeSpec::Scaling::none)
       cases.set(model.name, steps_of(model.spec));
   add_families(cases, argv[1]);
   std::puts(json::dump(cases).c_str());

@@ -10,7 +10,8 @@ namespace invar {
 
 namespace {
 
-void check_experts(const ExpertsSpec& experts, const LayerSpec& layer, std::string_view where) {
+// Each kind of part, of whose model's sizes some must fit it.
+void check_part(const ExpertsSpec& experts, const DecoderSpec&, std::string_view where) {
   const Routing& how = experts.routing;
   const auto check = [&](std::string_view what, int64_t value, int64_t low, int64_t high) {
     if (value < low || value > high)
@@ -26,8 +27,6 @@ void check_experts(const ExpertsSpec& experts, const LayerSpec& layer, std::stri
   if (how.experts % how.groups != 0 || how.experts / how.groups * how.chosen_groups < how.chosen)
     fail("{}: expected {} experts of a token out of {} of {} equal groups of {} experts", where,
          how.chosen, how.chosen_groups, how.groups, how.experts);
-  if (layer.ffn.width > 0)
-    fail("{}: expected a layer with experts to have no other feed-forward network", where);
 }
 
 void check_latent(const LatentSpec& latent, const DecoderSpec& spec, std::string_view where) {
@@ -42,7 +41,25 @@ void check_latent(const LatentSpec& latent, const DecoderSpec& spec, std::string
     fail("{}: expected one key/value head of a latent and what turns beside it", where);
 }
 
-void check_recurrent(const RecurrentSpec& recurrent, std::string_view where) {
+void check_part(const AttentionSpec& attention, const DecoderSpec& spec, std::string_view where) {
+  if (attention.window < 0 || attention.window > kMaxPositions)
+    fail("{}: expected a window from 0 to {}, found {}", where, kMaxPositions, attention.window);
+  if (attention.latent) check_latent(*attention.latent, spec, where);
+  if (is_after(attention.norms) && spec.o_bias)
+    fail("{}: expected no bias of a product that a norm follows", where);
+}
+
+void check_part(const DenseFfnSpec& ffn, const DecoderSpec& spec, std::string_view where) {
+  if (ffn.width < 1 || ffn.width > kMaxWidth)
+    fail("{}: expected an intermediate size from 1 to {}, found {}", where, kMaxWidth, ffn.width);
+  if (is_after(ffn.norms) && spec.mlp_bias)
+    fail("{}: expected no bias of a product that a norm follows", where);
+}
+
+void check_part(const JoinSpec&, const DecoderSpec&, std::string_view) {}
+void check_part(const ResidualBlockSpec&, const DecoderSpec&, std::string_view) {}
+
+void check_part(const RecurrentSpec& recurrent, const DecoderSpec&, std::string_view where) {
   const auto check = [&](std::string_view what, int64_t value, int64_t low, int64_t high) {
     if (value < low || value > high)
       fail("{}: expected {} from {} to {}, found {}", where, what, low, high, value);
@@ -76,7 +93,8 @@ void check_spec(const DecoderSpec& spec, std::string_view where) {
         where, spec.hidden);
   check("a number of heads", spec.heads, 1, kMaxHeads);
   check("a number of key/value heads", spec.kv_heads, 1, spec.heads);
-  const bool is_latent = !spec.layer_specs.empty() && spec.layer(0).attention.latent.has_value();
+  const AttentionSpec* first = spec.first<AttentionSpec>();
+  const bool is_latent = first && first->latent;
   check("a head size", spec.head_dim, 8, is_latent ? kMaxHeadDim : 256);
   check("a vocabulary size", spec.vocab, 1, kMaxVocab);
   check("a number of positions", spec.max_positions, 1, kMaxPositions);
@@ -84,14 +102,11 @@ void check_spec(const DecoderSpec& spec, std::string_view where) {
     fail("{}: expected the parts of each of {} layers, found {}", where, spec.layers,
          spec.layer_specs.size());
   for (const LayerSpec& layer : spec.layer_specs) {
-    check("a window", layer.attention.window, 0, kMaxPositions);
-    check("an intermediate size", layer.ffn.width, 0, kMaxWidth);
-    if (layer.experts) check_experts(*layer.experts, layer, where);
-    if (layer.attention.latent) check_latent(*layer.attention.latent, spec, where);
-    if (layer.recurrent) check_recurrent(*layer.recurrent, where);
-    if ((is_after(layer.attention.norms) && spec.o_bias) ||
-        (is_after(layer.ffn.norms) && spec.mlp_bias))
-      fail("{}: expected no bias of a product that a norm follows", where);
+    if (layer.parts.empty()) fail("{}: expected a part in every layer, found none", where);
+    if (!std::ranges::is_sorted(layer.parts, std::ranges::less_equal{}, role_of))
+      fail("{}: expected at most one part of each role in a layer, in the order of roles", where);
+    for (const PartSpec& part : layer.parts)
+      std::visit([&](const auto& own) { check_part(own, spec, where); }, part);
   }
   if (spec.heads % spec.kv_heads)
     fail("{}: expected the key/value heads to divide the heads, found {} and {}", where,

@@ -29,8 +29,8 @@ void read_sizes(ConfigReader& reader, DecoderSpec& spec) {
   spec.vocab = size("vocab_size", 1, kMaxVocab);
   spec.max_positions = size("max_position_embeddings", 1, kMaxPositions);
   spec.norm_eps = static_cast<float>(reader.number("rms_norm_eps", 1e-20, 1, 1e-6));
-  spec.set_layers(
-      {.attention = {.latent = latent}, .ffn = {.width = size("intermediate_size", 1, kMaxWidth)}});
+  spec.set_layers({.parts = {AttentionSpec{.latent = latent},
+                             DenseFfnSpec{.width = size("intermediate_size", 1, kMaxWidth)}}});
   const std::string_view implied[] = {"num_key_value_heads", "head_dim", "qk_head_dim"};
   reader.ignore(implied);
 }
@@ -50,10 +50,10 @@ void set_attention(ConfigReader& reader, DecoderSpec& spec) {
       if (const json::Value* m = rope->find("mscale_all_dim"); m && m->is_number())
         sharpness = m->as_number();
   change_layers(spec, [&](LayerSpec& layer) {
-    LatentSpec& latent = *layer.attention.latent;
+    LatentSpec& latent = *layer.attention()->latent;
     latent.sharpness = sharpness;
-    layer.attention.rope->rotated = latent.turning;
-    layer.attention.score_scale = score_scale(latent, *layer.attention.rope);
+    layer.attention()->rope->rotated = latent.turning;
+    layer.attention()->score_scale = score_scale(latent, *layer.attention()->rope);
   });
   check_neutral(reader, "attention_bias", false);
 }
@@ -75,7 +75,7 @@ ExpertsSpec read_experts(ConfigReader& reader, const Routing& how) {
 void set_layers(ConfigReader& reader, DecoderSpec& spec, const ExpertsSpec& experts) {
   const int64_t dense = reader.integer("first_k_dense_replace", 0, kMaxLayers, 0);
   const int width = read_size(reader, "intermediate_size", kMaxWidth, 1);
-  change_layers(spec, [&](LayerSpec& layer) { layer.ffn.width = width; });
+  change_layers(spec, [&](LayerSpec& layer) { layer.put(DenseFfnSpec{.width = width}); });
   set_experts(spec, experts, [&](int i) { return i >= dense; });
 }
 
@@ -110,7 +110,7 @@ void read_v2(ConfigReader& reader, DecoderSpec& spec) {
 }
 
 void write_latent(const DecoderSpec& spec, json::Value& config) {
-  const LatentSpec latent = *spec.layer(0).attention.latent;
+  const LatentSpec latent = *spec.first<AttentionSpec>()->latent;
   config.set("kv_lora_rank", latent.rank);
   config.set("q_lora_rank", latent.query_rank ? json::Value(latent.query_rank) : json::Value());
   config.set("qk_rope_head_dim", latent.turning);
@@ -129,8 +129,8 @@ void write_experts(const DecoderSpec& spec, json::Value& config) {
   const ExpertsSpec& experts = experts_of(spec);
   const Routing& how = experts.routing;
   int dense = 0, width = experts.width;
-  while (dense < spec.layers && !spec.layer(dense).experts) ++dense;
-  if (dense > 0) width = spec.layer(0).ffn.width;
+  while (dense < spec.layers && !spec.layer(dense).experts()) ++dense;
+  if (dense > 0) width = spec.layer(0).ffn_width();
   config.set("intermediate_size", width);
   config.set("n_routed_experts", how.experts);
   config.set("num_experts_per_tok", how.chosen);
@@ -155,16 +155,16 @@ void write_v3(const DecoderSpec& spec, json::Value& config) {
 
 // A latent attention of the same sizes, and experts, where a spec of another family becomes this.
 void imply_latent(DecoderSpec& spec) {
-  const bool is_new = !spec.layer_specs.empty() && !spec.layer(0).attention.latent;
+  const bool is_new = !spec.layer_specs.empty() && !spec.layer(0).attention()->latent;
   if (!is_new) return;
   LatentSpec latent{.rank = 64, .turning = 16, .still = 32, .value = 32, .query_rank = 96};
   spec.kv_heads = 1;
   spec.head_dim = latent.rank + latent.turning;
   change_layers(spec, [&](LayerSpec& layer) {
-    layer.attention.latent = latent;
-    if (!layer.attention.rope) layer.attention.rope = RopeSpec{};
-    layer.attention.rope->rotated = latent.turning;
-    layer.attention.score_scale = score_scale(latent, *layer.attention.rope);
+    layer.attention()->latent = latent;
+    if (!layer.attention()->rope) layer.attention()->rope = RopeSpec{};
+    layer.attention()->rope->rotated = latent.turning;
+    layer.attention()->score_scale = score_scale(latent, *layer.attention()->rope);
   });
 }
 
@@ -177,7 +177,7 @@ void imply_v3(DecoderSpec& spec) {
   imply_latent(spec);
   imply_experts(spec, {.score = ExpertScore::sigmoid, .renormalised = true, .epsilon = 1e-20f});
   change_layers(spec, [](LayerSpec& layer) {
-    if (layer.experts) layer.experts->has_choice_bias = true;
+    if (layer.experts()) layer.experts()->has_choice_bias = true;
   });
 }
 
@@ -188,8 +188,8 @@ int64_t turning_at(int64_t i, int64_t turning) {
 
 StoredAt stored(const DecoderSpec& spec, const TensorSpec& tensor) {
   using enum TensorRole;
-  if (tensor.layer < 0 || !spec.layer(tensor.layer).attention.latent) return {tensor.name};
-  const LatentSpec l = *spec.layer(tensor.layer).attention.latent;
+  if (tensor.layer < 0 || !spec.layer(tensor.layer).attention()->latent) return {tensor.name};
+  const LatentSpec l = *spec.layer(tensor.layer).attention()->latent;
   const std::string at = fmt::format("model.layers.{}.self_attn.", tensor.layer);
   const std::string query = at + (l.query_rank ? "q_b_proj.weight" : "q_proj.weight");
   const int64_t each = l.still + l.turning, both = l.still + l.value;

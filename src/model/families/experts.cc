@@ -33,14 +33,13 @@ StoredAt stacked_at(const DecoderSpec& spec, const TensorSpec& tensor, std::stri
   const int64_t first = tensor.expert * stacked + (tensor.role == TensorRole::expert_up ? rows : 0);
   return {.tensor = is_down ? std::move(down) : std::move(gate_up),
           .row = [first](int64_t row) { return first + row; },
-          .shape = {spec.layer(tensor.layer).experts->routing.experts, stacked, tensor.shape[1]}};
+          .shape = {spec.layer(tensor.layer).experts()->routing.experts, stacked, tensor.shape[1]}};
 }
 
 const ExpertsSpec& experts_of(const DecoderSpec& spec) {
   static const ExpertsSpec none;
-  const auto layer = std::ranges::find_if(spec.layer_specs,
-                                          [](const LayerSpec& l) { return l.experts.has_value(); });
-  return layer == spec.layer_specs.end() ? none : *layer->experts;
+  const ExpertsSpec* first = spec.first<ExpertsSpec>();
+  return first ? *first : none;
 }
 
 namespace {
@@ -50,10 +49,9 @@ constexpr auto in_all = [](int) { return true; };
 }  // namespace
 
 void imply_experts(DecoderSpec& spec, const Routing& like) {
-  for (const LayerSpec& layer : spec.layer_specs)
-    if (layer.experts) return;
-  if (spec.layer_specs.empty() || spec.layer(0).ffn.width == 0) return;
-  ExpertsSpec experts{.routing = like, .width = spec.layer(0).ffn.width};
+  const DenseFfnSpec* dense = spec.first<DenseFfnSpec>();
+  if (spec.first<ExpertsSpec>() || !dense) return;
+  ExpertsSpec experts{.routing = like, .width = dense->width};
   experts.routing.experts = 8;
   experts.routing.chosen = 2;
   set_experts(spec, experts, in_all);
@@ -81,7 +79,7 @@ void read_qwen(ConfigReader& reader, DecoderSpec& spec, ExpertsSpec experts) {
     }
   }
   experts.routing.renormalised = reader.boolean("norm_topk_prob", experts.routing.renormalised);
-  change_layers(spec, [&](LayerSpec& layer) { layer.ffn.width = width; });
+  change_layers(spec, [&](LayerSpec& layer) { layer.put(DenseFfnSpec{.width = width}); });
   set_experts(spec, experts, [&](int i) { return !is_dense[static_cast<size_t>(i)]; });
 }
 
@@ -89,7 +87,7 @@ void write_qwen(const DecoderSpec& spec, json::Value& config) {
   const ExpertsSpec& experts = experts_of(spec);
   json::Array dense;
   for (int i = 0; i < spec.layers; ++i)
-    if (!spec.layer(i).experts) dense.emplace_back(i);
+    if (!spec.layer(i).experts()) dense.emplace_back(i);
   config.set("num_experts", experts.routing.experts);
   config.set("num_experts_per_tok", experts.routing.chosen);
   config.set("moe_intermediate_size", experts.width);
@@ -125,9 +123,9 @@ void write_gated_experts(const DecoderSpec& spec, json::Value& config) {
 void imply_gated_experts(DecoderSpec& spec, const Routing& like) {
   imply_experts(spec, like);
   change_layers(spec, [](LayerSpec& layer) {
-    if (!layer.experts || layer.experts->shared_width > 0) return;
-    layer.experts->shared_width = layer.experts->width;
-    layer.experts->shared_gate = true;
+    if (!layer.experts() || layer.experts()->shared_width > 0) return;
+    layer.experts()->shared_width = layer.experts()->width;
+    layer.experts()->shared_gate = true;
   });
 }
 
@@ -202,7 +200,7 @@ void read_glm(ConfigReader& reader, DecoderSpec& spec) {
       experts.width * static_cast<int>(reader.integer("n_shared_experts", 0, 64, 1));
   const int64_t dense = reader.integer("first_k_dense_replace", 0, kMaxLayers, 1);
   const int width = read_size(reader, "intermediate_size", kMaxWidth, 1);
-  change_layers(spec, [&](LayerSpec& layer) { layer.ffn.width = width; });
+  change_layers(spec, [&](LayerSpec& layer) { layer.put(DenseFfnSpec{.width = width}); });
   set_experts(spec, experts, [&](int i) { return i >= dense; });
   spec.qkv_bias = reader.boolean("attention_bias", false);
   spec.qk_norm = reader.boolean("use_qk_norm", false);
@@ -212,7 +210,7 @@ void write_glm(const DecoderSpec& spec, json::Value& config) {
   const ExpertsSpec& experts = experts_of(spec);
   const Routing& how = experts.routing;
   int dense = 0;
-  while (dense < spec.layers && !spec.layer(dense).experts) ++dense;
+  while (dense < spec.layers && !spec.layer(dense).experts()) ++dense;
   config.set("n_routed_experts", how.experts);
   config.set("num_experts_per_tok", how.chosen);
   config.set("n_group", how.groups);
@@ -237,9 +235,9 @@ StoredAt stored_glm(const DecoderSpec& spec, const TensorSpec& tensor) {
 void imply_glm(DecoderSpec& spec) {
   imply_experts(spec, {.score = ExpertScore::sigmoid, .renormalised = true, .epsilon = 1e-20f});
   change_layers(spec, [](LayerSpec& layer) {
-    if (!layer.experts || layer.experts->has_choice_bias) return;
-    layer.experts->has_choice_bias = true;
-    layer.experts->shared_width = layer.experts->width;
+    if (!layer.experts() || layer.experts()->has_choice_bias) return;
+    layer.experts()->has_choice_bias = true;
+    layer.experts()->shared_width = layer.experts()->width;
   });
 }
 

@@ -24,8 +24,7 @@ template <typename IsIn>
 void set_experts(DecoderSpec& spec, const ExpertsSpec& experts, IsIn is_in) {
   for (int i = 0; i < spec.layers; ++i) {
     LayerSpec& layer = spec.layer_specs[static_cast<size_t>(i)];
-    layer.experts = is_in(i) ? std::optional(experts) : std::nullopt;
-    if (layer.experts) layer.ffn.width = 0;
+    if (is_in(i)) layer.put(experts);
   }
 }
 

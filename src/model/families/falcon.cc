@@ -27,15 +27,15 @@ void read_sizes(ConfigReader& reader, DecoderSpec& spec) {
       static_cast<int>(reader.integer("max_position_embeddings", 1, kMaxPositions, 2048));
   spec.norm_eps = static_cast<float>(reader.number("layer_norm_epsilon", 1e-20, 1, 1e-5));
   const int64_t width = reader.integer("ffn_hidden_size", 1, kMaxWidth, 4 * int64_t{spec.hidden});
-  spec.set_layers({.attention = {}, .ffn = {.width = static_cast<int>(width)}});
+  spec.set_layers({.parts = {AttentionSpec{}, DenseFfnSpec{.width = static_cast<int>(width)}}});
 }
 
 void imply(DecoderSpec& spec) {
   spec.norm = NormKind::layer;
   spec.head_dim = spec.hidden / spec.heads;
   change_layers(spec, [](LayerSpec& layer) {
-    layer.ffn.is_gated = false;
-    layer.ffn.is_parallel = true;
+    layer.ffn()->is_gated = false;
+    layer.ffn()->is_parallel = true;
   });
 }
 
@@ -63,7 +63,7 @@ void write(const DecoderSpec& spec, json::Value& config) {
   config.set("bias", spec.qkv_bias);
   config.set("num_ln_in_parallel_attn", spec.has_own_ffn_norm ? 2 : 1);
   config.set("layer_norm_epsilon", json::shortest(spec.norm_eps));
-  config.set("ffn_hidden_size", spec.layer(0).ffn.width);
+  config.set("ffn_hidden_size", spec.layer(0).ffn_width());
 }
 
 StoredAt stored(const DecoderSpec& spec, const TensorSpec& tensor) {

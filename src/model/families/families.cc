@@ -227,11 +227,12 @@ void read_windows(ConfigReader& reader, const Family& family, DecoderSpec& spec)
     is_full = read_pattern(reader, family.pattern, layers);
   else if (family.windows == WindowRule::pattern)
     reader.take("sliding_window_pattern");  // of no windows
-  const auto window_of = [&](int layer) -> int& {
-    return spec.layer_specs[static_cast<size_t>(layer)].attention.window;
+  const auto set_window = [&](int layer, int to) {
+    if (AttentionSpec* own = spec.layer_specs[static_cast<size_t>(layer)].attention())
+      own->window = to;
   };
   for (int i = 0; i < layers; ++i)
-    window_of(i) = i >= first && !is_full[static_cast<size_t>(i)] ? window : 0;
+    set_window(i, i >= first && !is_full[static_cast<size_t>(i)] ? window : 0);
 
   const json::Value* types = family.has_states ? nullptr : reader.take("layer_types");
   if (!types) return;
@@ -242,9 +243,9 @@ void read_windows(ConfigReader& reader, const Family& family, DecoderSpec& spec)
   for (int i = 0; i < layers; ++i) {
     const json::Value& type = types->as_array()[i];
     if (type == json::Value("full_attention"))
-      window_of(i) = 0;
+      set_window(i, 0);
     else if (type == json::Value("sliding_attention") && window > 0)
-      window_of(i) = window;
+      set_window(i, window);
     else
       fail("{}: \"layer_types\": expected full_attention{}, found {} for layer {}", reader.where(),
            window > 0 ? " or sliding_attention" : " (there is no window)", json::excerpt(type), i);
@@ -295,7 +296,7 @@ void read_sizes(ConfigReader& reader, const Family& family, DecoderSpec& spec) {
   const int width = !family.has_dense_layers && !reader.has("intermediate_size")
                         ? 1
                         : size("intermediate_size", kMaxWidth);
-  spec.set_layers({.attention = {}, .ffn = {.width = width}});
+  spec.set_layers({.parts = {AttentionSpec{}, DenseFfnSpec{.width = width}}});
   spec.vocab = size("vocab_size", kMaxVocab);
   spec.max_positions = size("max_position_embeddings", kMaxPositions);
   spec.norm_eps = static_cast<float>(reader.number("rms_norm_eps", 1e-20, 1));
@@ -339,7 +340,9 @@ DecoderSpec read_spec(ConfigReader& reader, bool is_text_tower) {
   read_windows(reader, family, spec);
   read_ropes(reader, family, spec);
   if (family.imply) family.imply(spec);
-  change_layers(spec, [&](LayerSpec& layer) { layer.ffn.curve = family.curve; });
+  change_layers(spec, [&](LayerSpec& layer) {
+    if (layer.ffn()) layer.ffn()->curve = family.curve;
+  });
   if (family.read) family.read(reader, spec);
   for (const Neutral& neutral : neutral_values())
     if (!reader.is_known(neutral.key)) check_neutral(reader, neutral.key, neutral.value);
@@ -468,12 +471,12 @@ void set_ids(json::Value& object, const ModelConfig& config) {
 void set_windows(json::Value& object, const DecoderSpec& spec, WindowRule rule) {
   if (rule == WindowRule::none) return;
   int window = 0;
-  for (const LayerSpec& layer : spec.layer_specs) window = std::max(window, layer.attention.window);
+  for (const LayerSpec& layer : spec.layer_specs) window = std::max(window, layer.window());
   object.set("sliding_window", window ? json::Value(window) : json::Value());
   if (rule == WindowRule::all_layers) return;
   json::Array types;
   for (const LayerSpec& layer : spec.layer_specs)
-    types.push_back(layer.attention.window ? "sliding_attention" : "full_attention");
+    types.push_back(layer.window() ? "sliding_attention" : "full_attention");
   if (rule == WindowRule::switched) object.set("use_sliding_window", window > 0);
   object.set("layer_types", std::move(types));
 }
@@ -481,9 +484,9 @@ void set_windows(json::Value& object, const DecoderSpec& spec, WindowRule rule) 
 // Of the layers without experts, or, where all have them, of one.
 int width_of(const DecoderSpec& spec) {
   int width = 0;
-  for (const LayerSpec& layer : spec.layer_specs) width = std::max(width, layer.ffn.width);
-  if (width == 0 && spec.layer(0).experts) return spec.layer(0).experts->width;
-  return width;
+  for (const LayerSpec& layer : spec.layer_specs) width = std::max(width, layer.ffn_width());
+  const ExpertsSpec* experts = spec.first<ExpertsSpec>();
+  return width == 0 && experts ? experts->width : width;
 }
 
 }  // namespace
@@ -491,12 +494,11 @@ int width_of(const DecoderSpec& spec) {
 json::Value config_json(const ModelConfig& config) {
   const DecoderSpec& spec = config.spec;
   const Family& family = family_of(spec);
-  const LayerSpec& layer = spec.layer(0);  // but for windows and rotations, of all
   json::Value object = json::Object{
       {"architectures", json::Array{family.architecture}},
       {"model_type", family.name},
       {"torch_dtype", "bfloat16"},
-      {family.activation_key, names_of(layer.ffn.curve)[0]},
+      {family.activation_key, names_of(family.curve)[0]},
       {"hidden_size", spec.hidden},
       {"num_hidden_layers", spec.layers},
       {"num_attention_heads", spec.heads},
@@ -553,12 +555,17 @@ void set_family(DecoderSpec& spec, std::string_view name) {
   plain.tied_head = spec.tied_head;
   plain.qkv_bias = family->qkv_bias;
   plain.qk_norm = family->qk_norm;
-  for (const LayerSpec& layer : spec.layer_specs)
+  const AttentionSpec like =
+      spec.first<AttentionSpec>() ? *spec.first<AttentionSpec>() : AttentionSpec{};
+  for (const LayerSpec& layer : spec.layer_specs) {
+    const auto& rope = layer.attention() ? layer.attention()->rope : like.rope;
+    const int width = layer.experts() ? layer.experts()->width : layer.ffn_width();
     plain.layer_specs.push_back(
-        {.attention = {.window = layer.attention.window, .rope = layer.attention.rope},
-         .ffn = {.width = layer.experts ? layer.experts->width : layer.ffn.width,
-                 .curve = family->curve}});
+        {.parts = {AttentionSpec{.window = layer.window(), .rope = rope},
+                   DenseFfnSpec{.width = width ? width : width_of(spec), .curve = family->curve}}});
+  }
   if (family->imply) family->imply(plain);
+  if (family->shape) family->shape(plain);
   spec = plain;
 }
 

@@ -65,6 +65,9 @@ struct Family {
   StoredAt (*stored_otherwise)(const DecoderSpec&, const TensorSpec&) = nullptr;
   // Sets what it implies whatever the configuration says; null: nothing more than the above.
   void (*imply)(DecoderSpec&) = nullptr;
+  // Then gives the layers of what was a model of another family parts of its own; null: they keep
+  // attention and a dense network.
+  void (*shape)(DecoderSpec&) = nullptr;
 };
 
 std::span<const Family* const> all_families();

@@ -43,8 +43,9 @@ const Family& family_of(const DecoderSpec& spec) {
 
 std::function<int64_t(int64_t)> rotation_rows(const DecoderSpec& spec, bool are_neighbours) {
   const int64_t e = spec.head_dim, half = e / 2;
-  const auto& rope = spec.layer(0).attention.rope;
-  const int64_t turning = (rope && rope->rotated ? rope->rotated : e) / 2;
+  const auto* attention = spec.first<AttentionSpec>();
+  const bool is_partial = attention && attention->rope && attention->rope->rotated;
+  const int64_t turning = (is_partial ? attention->rope->rotated : e) / 2;
   return [=](int64_t row) {
     const int64_t i = row % half;
     const bool is_second = row % e >= half;

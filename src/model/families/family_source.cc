@@ -28,7 +28,7 @@ StoredAt place_of(const DecoderSpec& spec, const TensorSpec& tensor,
 // all experts' in one tensor.
 std::vector<StoredAt> other_places(const DecoderSpec& spec, const TensorSpec& tensor) {
   std::vector<StoredAt> places;
-  if (tensor.layer < 0 || !spec.layer(tensor.layer).experts) return places;
+  if (tensor.layer < 0 || !spec.layer(tensor.layer).experts()) return places;
   places.push_back({tensor.name});
   const Family* family = find_family(&Family::name, spec.family);
   if (family && family->stored_otherwise) places.push_back(family->stored_otherwise(spec, tensor));
@@ -44,7 +44,7 @@ std::vector<StoredAt> other_places(const DecoderSpec& spec, const TensorSpec& te
 
 bool has_experts(const DecoderSpec& spec) {
   return std::ranges::any_of(spec.layer_specs,
-                             [](const LayerSpec& layer) { return layer.experts.has_value(); });
+                             [](const LayerSpec& layer) { return layer.experts(); });
 }
 
 // All that a decoder reads; a tied head may be stored, too.

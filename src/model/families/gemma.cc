@@ -12,9 +12,9 @@ namespace {
 void imply(DecoderSpec& spec) {
   spec.embedding_scale = static_cast<float>(std::sqrt(static_cast<double>(spec.hidden)));
   change_layers(spec, [&](LayerSpec& layer) {
-    layer.attention.norms = layer.ffn.norms = NormPlace::both;
-    if (layer.attention.score_scale == 0)
-      layer.attention.score_scale = 1 / std::sqrt(static_cast<double>(spec.head_dim));
+    layer.attention()->norms = layer.ffn()->norms = NormPlace::both;
+    if (layer.attention()->score_scale == 0)
+      layer.attention()->score_scale = 1 / std::sqrt(static_cast<double>(spec.head_dim));
   });
 }
 
@@ -27,8 +27,8 @@ void read_scores(ConfigReader& reader, DecoderSpec& spec, double cap) {
   const double width = reader.number("query_pre_attn_scalar", 1, 1e6, 256);
   const float score_cap = read_cap(reader, "attn_logit_softcapping", cap);
   change_layers(spec, [&](LayerSpec& layer) {
-    layer.attention.score_scale = 1 / std::sqrt(width);
-    layer.attention.score_cap = score_cap;
+    layer.attention()->score_scale = 1 / std::sqrt(width);
+    layer.attention()->score_cap = score_cap;
   });
   check_neutral(reader, "use_bidirectional_attention", false);
   const std::string_view harmless[] = {"cache_implementation", "hidden_act",
@@ -47,7 +47,7 @@ void read_3(ConfigReader& reader, DecoderSpec& spec) {
 }
 
 void write(const DecoderSpec& spec, json::Value& config) {
-  const AttentionSpec& attention = spec.layer(0).attention;
+  const AttentionSpec& attention = *spec.first<AttentionSpec>();
   const auto cap = [](float value) {
     return value > 0 ? json::Value(json::shortest(value)) : json::Value();
   };

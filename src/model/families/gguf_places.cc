@@ -95,7 +95,7 @@ Fused fused_place(const DecoderSpec& spec, const TensorSpec& tensor, const Tenso
       return {layer + "ffn_up.weight", 0};
     case TensorRole::up:
       if (!stored.has(layer + "ffn_gate.weight"))
-        return {layer + "ffn_up.weight", spec.layer(tensor.layer).ffn.width};
+        return {layer + "ffn_up.weight", spec.layer(tensor.layer).ffn_width()};
       break;
     default:
       break;
@@ -110,7 +110,7 @@ StoredAt in_stack(const DecoderSpec& spec, const TensorSpec& tensor) {
   StoredAt at{gguf_name(spec, tensor), [first](int64_t row) { return first + row; }};
   at.shape = tensor.shape;
   at.shape.insert(at.shape.begin(),
-                  is_head ? spec.heads : spec.layer(tensor.layer).experts->routing.experts);
+                  is_head ? spec.heads : spec.layer(tensor.layer).experts()->routing.experts);
   return at;
 }
 
@@ -173,7 +173,7 @@ std::string gguf_name(const DecoderSpec& spec, const TensorSpec& tensor) {
     return in_layer("post_attention_norm.weight");
   const bool is_query =
       tensor.role == TensorRole::still_query || tensor.role == TensorRole::turning_query;
-  if (is_query && spec.layer(tensor.layer).attention.latent->query_rank == 0)
+  if (is_query && spec.layer(tensor.layer).attention()->latent->query_rank == 0)
     return in_layer("attn_q.weight");
   const auto* found = std::ranges::find(kNames, tensor.role, &GgufName::role);
   if (found == std::end(kNames)) return tensor.name;  // which no such file has
@@ -223,7 +223,7 @@ StoredAt gguf_place(const DecoderSpec& spec, const TensorSpec& tensor, const Ten
       !stored.has(fused.tensor))
     return at;
   // An ungated layer has one matrix, and it is no pair.
-  if (is_fused_pair && !spec.layer(tensor.layer).ffn.is_gated) return at;
+  if (is_fused_pair && !spec.layer(tensor.layer).ffn()->is_gated) return at;
   const auto row = at.row;
   return {fused.tensor, [=, first = fused.first](int64_t i) { return first + (row ? row(i) : i); }};
 }

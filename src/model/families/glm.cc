@@ -7,8 +7,9 @@ namespace invar {
 namespace {
 
 void imply(DecoderSpec& spec) {
-  change_layers(
-      spec, [](LayerSpec& layer) { layer.attention.norms = layer.ffn.norms = NormPlace::both; });
+  change_layers(spec, [](LayerSpec& layer) {
+    layer.attention()->norms = layer.ffn()->norms = NormPlace::both;
+  });
 }
 
 void read(ConfigReader& reader, DecoderSpec& spec) {
@@ -36,7 +37,8 @@ StoredAt stored(const DecoderSpec& spec, const TensorSpec& tensor) {
     case gate:
       return {name, [](int64_t i) { return i; }};
     case up:
-      return {name, [width = spec.layer(tensor.layer).ffn.width](int64_t i) { return width + i; }};
+      return {name,
+              [width = spec.layer(tensor.layer).ffn_width()](int64_t i) { return width + i; }};
     default:
       return {name};
   }

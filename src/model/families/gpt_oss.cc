@@ -16,10 +16,10 @@ void imply(DecoderSpec& spec) {
   spec.qkv_bias = spec.o_bias = true;
   imply_experts(spec, kRouting);
   change_layers(spec, [](LayerSpec& layer) {
-    layer.attention.has_sinks = true;
-    if (!layer.experts) return;
-    layer.experts->has_biases = true;
-    layer.experts->curve = Nonlinearity::clamped;
+    layer.attention()->has_sinks = true;
+    if (!layer.experts()) return;
+    layer.experts()->has_biases = true;
+    layer.experts()->curve = Nonlinearity::clamped;
   });
 }
 
@@ -60,7 +60,7 @@ StoredAt stored_in_blocks(const DecoderSpec& spec, const TensorSpec& tensor) {
   return {.tensor = fmt::format("model.layers.{}.mlp.experts.{}_blocks", tensor.layer,
                                 is_down ? "down_proj" : "gate_up_proj"),
           .row = [=](int64_t row) { return first + row * step; },
-          .shape = {spec.layer(tensor.layer).experts->routing.experts, rows, tensor.shape[1]}};
+          .shape = {spec.layer(tensor.layer).experts()->routing.experts, rows, tensor.shape[1]}};
 }
 
 // Of an expert's tensors the matrices are stored with inputs as rows, [experts][K][N].
@@ -69,7 +69,7 @@ StoredAt stored_expert(const DecoderSpec& spec, const TensorSpec& tensor, const 
   const bool is_matrix = tensor.shape.size() == 2;
   const bool is_down = tensor.role == expert_down || tensor.role == expert_down_bias;
   const bool is_up = tensor.role == expert_up || tensor.role == expert_up_bias;
-  const int64_t experts = spec.layer(tensor.layer).experts->routing.experts;
+  const int64_t experts = spec.layer(tensor.layer).experts()->routing.experts;
   const int64_t step = is_down ? 1 : 2, column = is_up ? 1 : 0;
   const int64_t outputs = step * tensor.shape[0], inputs = is_matrix ? tensor.shape[1] : 1;
   StoredAt place{.tensor = at + (is_down ? "experts.down_proj" : "experts.gate_up_proj")};
@@ -90,7 +90,7 @@ StoredAt stored_expert(const DecoderSpec& spec, const TensorSpec& tensor, const 
 }
 
 StoredAt stored(const DecoderSpec& spec, const TensorSpec& tensor) {
-  if (tensor.layer < 0 || !spec.layer(tensor.layer).experts) return {tensor.name};
+  if (tensor.layer < 0 || !spec.layer(tensor.layer).experts()) return {tensor.name};
   const std::string at = fmt::format("model.layers.{}.mlp.", tensor.layer);
   if (tensor.role == TensorRole::router) return {at + "router.weight"};
   if (tensor.role == TensorRole::router_bias) return {at + "router.bias"};

@@ -11,8 +11,8 @@ namespace {
 
 void imply(DecoderSpec& spec) {
   change_layers(spec, [&](LayerSpec& layer) {
-    if (layer.attention.score_scale == 0)
-      layer.attention.score_scale = 1 / std::sqrt(static_cast<double>(spec.head_dim));
+    if (layer.attention()->score_scale == 0)
+      layer.attention()->score_scale = 1 / std::sqrt(static_cast<double>(spec.head_dim));
   });
 }
 
@@ -22,14 +22,14 @@ void read(ConfigReader& reader, DecoderSpec& spec) {
   spec.residual_scale = static_cast<float>(multiplier("residual_multiplier"));
   spec.logits_divisor = static_cast<float>(multiplier("logits_scaling"));
   const double scale = multiplier("attention_multiplier");
-  change_layers(spec, [&](LayerSpec& layer) { layer.attention.score_scale = scale; });
+  change_layers(spec, [&](LayerSpec& layer) { layer.attention()->score_scale = scale; });
 }
 
 void write(const DecoderSpec& spec, json::Value& config) {
   config.set("embedding_multiplier", json::shortest(spec.embedding_scale));
   config.set("residual_multiplier", json::shortest(spec.residual_scale));
   config.set("logits_scaling", json::shortest(spec.logits_divisor));
-  config.set("attention_multiplier", spec.layer(0).attention.score_scale);
+  config.set("attention_multiplier", spec.first<AttentionSpec>()->score_scale);
 }
 
 void imply_moe(DecoderSpec& spec) {

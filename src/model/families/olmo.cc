@@ -7,8 +7,9 @@ namespace invar {
 namespace {
 
 void put_norms_behind(DecoderSpec& spec) {
-  change_layers(
-      spec, [](LayerSpec& layer) { layer.attention.norms = layer.ffn.norms = NormPlace::after; });
+  change_layers(spec, [](LayerSpec& layer) {
+    layer.attention()->norms = layer.ffn()->norms = NormPlace::after;
+  });
 }
 
 void imply_olmo(DecoderSpec& spec) {
@@ -19,10 +20,10 @@ void imply_olmo(DecoderSpec& spec) {
 // Where some layers have windows, the others do not rotate.
 void read_exaone(ConfigReader&, DecoderSpec& spec) {
   bool has_window = false;
-  for (const LayerSpec& layer : spec.layer_specs) has_window |= layer.attention.window > 0;
+  for (const LayerSpec& layer : spec.layer_specs) has_window |= layer.attention()->window > 0;
   if (has_window)
     change_layers(spec, [](LayerSpec& layer) {
-      if (layer.attention.window == 0) layer.attention.rope = std::nullopt;
+      if (layer.attention()->window == 0) layer.attention()->rope = std::nullopt;
     });
 }
 

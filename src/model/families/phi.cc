@@ -25,7 +25,7 @@ StoredAt stored(const DecoderSpec& spec, const TensorSpec& tensor) {
     case gate:
       return {pair, behind(0, {})};
     case up:
-      return {pair, behind(spec.layer(tensor.layer).ffn.width, {})};
+      return {pair, behind(spec.layer(tensor.layer).ffn()->width, {})};
     default:
       return {tensor.name};
   }

@@ -79,7 +79,7 @@ void read_ministral3(ConfigReader& reader, DecoderSpec& spec) {
     const json::Value* beta = rope ? rope->find("llama_4_scaling_beta") : nullptr;
     return beta && !beta->is_null() && *beta != json::Value(0) && *beta != json::Value(0.0);
   };
-  const double original = spec.layer(0).attention.rope->original_positions;
+  const double original = spec.first<AttentionSpec>()->rope->original_positions;
   if ((grows("rope_parameters") || grows("rope_scaling")) && original > 0)
     spec.max_positions = std::min(spec.max_positions, static_cast<int>(original));
 }

@@ -56,8 +56,8 @@ DecoderSpec spec_of(const Preset& preset) {
   RopeSpec rope{.theta = preset.theta};
   if (preset.llama3_factor > 0)
     rope = {preset.theta, RopeSpec::Scaling::llama3, preset.llama3_factor, 1, 4, 8192};
-  spec.set_layers(
-      {.attention = {.window = preset.window, .rope = rope}, .ffn = {.width = preset.ffn}});
+  spec.set_layers({.parts = {AttentionSpec{.window = preset.window, .rope = rope},
+                             DenseFfnSpec{.width = preset.ffn}}});
   return spec;
 }
 
@@ -100,22 +100,23 @@ DecoderSpec override_spec(DecoderSpec spec, const SpecOverrides& overrides) {
   spec.layer_specs.clear();
   for (int i = 0; i < spec.layers; ++i) {
     LayerSpec layer = known[static_cast<size_t>(i) % known.size()];
-    change(layer.experts ? layer.experts->width : layer.ffn.width, overrides.ffn);
-    if (overrides.family) layer.attention.window = 0;
-    change(layer.attention.window, overrides.window);
+    if (layer.experts()) change(layer.experts()->width, overrides.ffn);
+    if (layer.ffn()) change(layer.ffn()->width, overrides.ffn);
+    if (overrides.family && layer.attention()) layer.attention()->window = 0;
+    if (layer.attention()) change(layer.attention()->window, overrides.window);
     spec.layer_specs.push_back(layer);
   }
   set_family(spec, overrides.family.value_or(spec.family));
   for (LayerSpec& layer : spec.layer_specs)
-    if (layer.experts) {
-      change(layer.experts->routing.experts, overrides.experts);
-      change(layer.experts->routing.chosen, overrides.chosen_experts);
+    if (layer.experts()) {
+      change(layer.experts()->routing.experts, overrides.experts);
+      change(layer.experts()->routing.chosen, overrides.chosen_experts);
     }
   try {
     check_spec(spec, "the model asked for");
     if (parse_model_config(config_json({spec, {}, {}}), {}, "").spec != spec)
       fail("the family {} cannot have a sliding window of {}", spec.family,
-           spec.layer(0).attention.window);
+           spec.first<AttentionSpec>()->window);
   } catch (const Error& error) {
     throw UsageError(error.what());
   }

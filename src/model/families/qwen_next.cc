@@ -48,9 +48,10 @@ void read_states(ConfigReader& reader, DecoderSpec& spec) {
   const std::vector<bool> has_states = read_recurrent_layers(reader, spec.layers);
   for (size_t i = 0; i < has_states.size(); ++i) {
     LayerSpec& layer = spec.layer_specs[i];
-    layer.recurrent.reset();
-    if (has_states[i]) layer.recurrent = recurrent;
-    layer.attention.has_output_gate = !has_states[i];
+    if (has_states[i])
+      layer.put(recurrent);
+    else
+      layer.attention()->has_output_gate = true;
   }
   // The module that predicts further is not read; of text all three parts of a position are one.
   const std::string_view harmless[] = {"mtp_num_hidden_layers", "mtp_use_dedicated_embeddings",
@@ -70,13 +71,14 @@ void read_next(ConfigReader& reader, DecoderSpec& spec) {
 void write_states(const DecoderSpec& spec, json::Value& config) {
   json::Array types;
   for (const LayerSpec& layer : spec.layer_specs) {
-    types.push_back(layer.recurrent ? "linear_attention" : "full_attention");
-    if (!layer.recurrent) continue;
-    config.set("linear_num_key_heads", layer.recurrent->key_heads);
-    config.set("linear_num_value_heads", layer.recurrent->heads);
-    config.set("linear_key_head_dim", layer.recurrent->key_size);
-    config.set("linear_value_head_dim", layer.recurrent->value_size);
-    config.set("linear_conv_kernel_dim", layer.recurrent->taps);
+    const RecurrentSpec* recurrent = layer.find<RecurrentSpec>();
+    types.push_back(recurrent ? "linear_attention" : "full_attention");
+    if (!recurrent) continue;
+    config.set("linear_num_key_heads", recurrent->key_heads);
+    config.set("linear_num_value_heads", recurrent->heads);
+    config.set("linear_key_head_dim", recurrent->key_size);
+    config.set("linear_value_head_dim", recurrent->value_size);
+    config.set("linear_conv_kernel_dim", recurrent->taps);
   }
   config.set("layer_types", std::move(types));
 }
@@ -87,18 +89,16 @@ void write_next(const DecoderSpec& spec, json::Value& config) {
 }
 
 // A preset's layers get states of its own heads.
-void imply_states(DecoderSpec& spec) {
-  const bool has_some = std::ranges::any_of(
-      spec.layer_specs, [](const LayerSpec& layer) { return layer.recurrent.has_value(); });
+void shape_states(DecoderSpec& spec) {
   for (size_t i = 0; i < spec.layer_specs.size(); ++i) {
     LayerSpec& layer = spec.layer_specs[i];
-    if (!has_some && (i + 1) % kFullInterval != 0)
-      layer.recurrent = RecurrentSpec{.key_heads = spec.kv_heads,
-                                      .heads = spec.heads,
-                                      .key_size = spec.head_dim,
-                                      .value_size = spec.head_dim,
-                                      .taps = 4};
-    layer.attention.has_output_gate = !layer.recurrent;
+    if ((i + 1) % kFullInterval != 0)
+      layer.put(RecurrentSpec{.key_heads = spec.kv_heads,
+                              .heads = spec.heads,
+                              .key_size = spec.head_dim,
+                              .value_size = spec.head_dim,
+                              .taps = 4});
+    if (layer.attention()) layer.attention()->has_output_gate = true;
   }
 }
 
@@ -153,9 +153,9 @@ bool is_tap(TensorRole role) {
 // factors, decays.
 StoredAt stored_next(const DecoderSpec& spec, const TensorSpec& tensor) {
   using enum TensorRole;
-  const auto& layer = tensor.layer < 0 ? std::nullopt : spec.layer(tensor.layer).recurrent;
-  if (!layer) return stored_attention(spec, tensor);
-  const RecurrentSpec& r = *layer;
+  const LayerSpec layer = tensor.layer < 0 ? LayerSpec{} : spec.layer(tensor.layer);
+  if (!layer.find<RecurrentSpec>()) return stored_attention(spec, tensor);
+  const RecurrentSpec& r = *layer.find<RecurrentSpec>();
   if (is_tap(tensor.role)) return stored_tap(r, tensor);
   const int64_t each = r.heads / r.key_heads, keys = r.key_size, values = each * r.value_size;
   const int64_t inputs = 2 * keys + 2 * values;
@@ -186,9 +186,9 @@ StoredAt stored_next(const DecoderSpec& spec, const TensorSpec& tensor) {
 // Each kind of rows stands for itself, but for queries, keys and values.
 StoredAt stored_3_5(const DecoderSpec& spec, const TensorSpec& tensor) {
   using enum TensorRole;
-  const auto& layer = tensor.layer < 0 ? std::nullopt : spec.layer(tensor.layer).recurrent;
-  if (!layer) return stored_attention(spec, tensor);
-  const RecurrentSpec& r = *layer;
+  const LayerSpec layer = tensor.layer < 0 ? LayerSpec{} : spec.layer(tensor.layer);
+  if (!layer.find<RecurrentSpec>()) return stored_attention(spec, tensor);
+  const RecurrentSpec& r = *layer.find<RecurrentSpec>();
   if (is_tap(tensor.role)) return stored_tap(r, tensor);
   const std::string module = fmt::format("model.layers.{}.linear_attn.", tensor.layer);
   const auto behind = [&](int64_t rows) {
@@ -216,9 +216,9 @@ StoredAt stored_3_5(const DecoderSpec& spec, const TensorSpec& tensor) {
   }
 }
 
-void imply_next(DecoderSpec& spec) {
+void shape_next(DecoderSpec& spec) {
   imply_gated_experts(spec, {.renormalised = true});
-  imply_states(spec);
+  shape_states(spec);
 }
 
 }  // namespace
@@ -234,7 +234,7 @@ extern const Family kQwen3Next{.name = "qwen3_next",
                                .read = read_next,
                                .write = write_next,
                                .stored = stored_next,
-                               .imply = imply_next};
+                               .shape = shape_next};
 
 extern const Family kQwen35{.name = "qwen3_5_text",
                             .architecture = "Qwen3_5ForCausalLM",
@@ -249,7 +249,7 @@ extern const Family kQwen35{.name = "qwen3_5_text",
                             .read = read_states,
                             .write = write_states,
                             .stored = stored_3_5,
-                            .imply = imply_states};
+                            .shape = shape_states};
 
 extern const Family kQwen35Moe{.name = "qwen3_5_moe_text",
                                .architecture = "Qwen3_5MoeForCausalLM",
@@ -265,6 +265,6 @@ extern const Family kQwen35Moe{.name = "qwen3_5_moe_text",
                                .read = read_next,
                                .write = write_next,
                                .stored = stored_3_5,
-                               .imply = imply_next};
+                               .shape = shape_next};
 
 }  // namespace invar

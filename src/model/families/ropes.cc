@@ -254,7 +254,8 @@ json::Value scaling_json(const RopeSpec& rope) {
 void read_ropes(ConfigReader& reader, const Family& family, DecoderSpec& spec) {
   const Ropes ropes = read_both(reader, family, spec);
   change_layers(spec, [&](LayerSpec& layer) {
-    layer.attention.rope = layer.attention.window > 0 ? ropes.sliding : ropes.full;
+    if (AttentionSpec* attention = layer.attention())
+      attention->rope = attention->window > 0 ? ropes.sliding : ropes.full;
   });
 }
 
@@ -263,9 +264,8 @@ void write_ropes(const DecoderSpec& spec, const Family& family, json::Value& con
   full.theta = family.theta;
   sliding.theta = family.local_theta;
   for (const LayerSpec& layer : spec.layer_specs)
-    if (layer.attention.rope)
-      (layer.attention.window > 0 && family.local_theta > 0 ? sliding : full) =
-          *layer.attention.rope;
+    if (layer.attention() && layer.attention()->rope)
+      (layer.window() > 0 && family.local_theta > 0 ? sliding : full) = *layer.attention()->rope;
   config.set("rope_theta", full.theta);
   config.set("rope_scaling", scaling_json(full));
   if (family.local_theta > 0) config.set("rope_local_base_freq", sliding.theta);
@@ -276,8 +276,9 @@ void write_ropes(const DecoderSpec& spec, const Family& family, json::Value& con
 
 void set_context(DecoderSpec& spec, int64_t positions) {
   change_layers(spec, [&](LayerSpec& layer) {
-    if (layer.attention.rope && layer.attention.rope->scaling == Scaling::longrope)
-      layer.attention.rope->is_long = positions > layer.attention.rope->original_positions;
+    if (AttentionSpec* attention = layer.attention(); attention && attention->rope)
+      attention->rope->is_long = attention->rope->scaling == Scaling::longrope &&
+                                 positions > attention->rope->original_positions;
   });
 }
 

@@ -16,13 +16,14 @@ void read(ConfigReader& reader, DecoderSpec& spec) {
   for (size_t i = 0; i < layers; ++i) {
     bool rotates = static_cast<int64_t>(i + 1) % interval != 0;
     if (list) rotates = list->as_array()[i] != json::Value(0);
-    if (!rotates) spec.layer_specs[i].attention.rope = std::nullopt;
+    if (!rotates) spec.layer_specs[i].attention()->rope = std::nullopt;
   }
 }
 
 void write(const DecoderSpec& spec, json::Value& config) {
   json::Array rotates;
-  for (const LayerSpec& layer : spec.layer_specs) rotates.push_back(layer.attention.rope ? 1 : 0);
+  for (const LayerSpec& layer : spec.layer_specs)
+    rotates.push_back(layer.attention()->rope ? 1 : 0);
   config.set("no_rope_layers", std::move(rotates));
 }
 

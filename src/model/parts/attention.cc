@@ -41,9 +41,11 @@ struct AttentionActivations : PartActivations {
 class Attention final : public PartOf<AttentionWeights, AttentionActivations> {
  public:
   explicit Attention(const PartPlace& place)
-      : PartOf(place), spec_(layer_spec_.attention), share_(heads_of(model_, shard_)) {}
+      : PartOf(place), spec_(*layer_spec_.attention()), share_(heads_of(model_, shard_)) {}
 
-  bool is_read_later() const override { return layer_spec_.ffn.is_parallel; }
+  bool is_read_later() const override {
+    return layer_spec_.ffn() && layer_spec_.ffn()->is_parallel;
+  }
   StateShape state() const override {
     return {.kv_heads = share_.kv_heads, .head_dim = model_.head_dim};
   }
@@ -143,7 +145,7 @@ void Attention::forward(const PartPass& p, const Weights& w, const Activations& 
   const Attend attend(p, model_, spec_, share_, arrays);
   attend.copy_slots();
   p.hooks.keep_hidden(at.stream);
-  if (layer_spec_.ffn.is_parallel)
+  if (is_read_later())
     p.ops.norm(p.hidden, w.norm, at.normed, nullptr, -1, w.norm_bias);
   else if (spec_.has_output_gate)  // which reads it, too
     p.ops.norm(p.hidden, w.norm, at.normed);
@@ -342,7 +344,7 @@ void Attention::backward(BackwardPass& b, const Kept& kept) const {
   b.bias_gradient(k_bias, layer_, d_qkv, of_k);
   b.bias_gradient(v_bias, layer_, d_qkv, of_v);
   b.norm({input_norm, layer_, kept.w.norm, input_norm_bias}, at.stream);
-  if (layer_spec_.ffn.is_parallel) b.add_to_hidden(ws.beside);
+  if (is_read_later()) b.add_to_hidden(ws.beside);
 }
 
 const char* Attention::refusal() const {

@@ -30,7 +30,7 @@ struct FfnActivations : PartActivations {
 class DenseFfn final : public PartOf<FfnWeights, FfnActivations> {
  public:
   explicit DenseFfn(const PartPlace& place)
-      : PartOf(place), spec_(layer_spec_.ffn), width_(spec_.width / shard_.size) {}
+      : PartOf(place), spec_(*layer_spec_.ffn()), width_(spec_.width / shard_.size) {}
 
   bool is_read_later() const override { return spec_.is_parallel; }
   const char* refusal() const override;
@@ -54,8 +54,9 @@ class DenseFfn final : public PartOf<FfnWeights, FfnActivations> {
 // The norm before it has the name of its place: behind attention, or before it where another stands
 // behind attention.
 const char* DenseFfn::norm_name() const {
-  return is_after(layer_spec_.attention.norms) ? "pre_feedforward_layernorm.weight"
-                                               : "post_attention_layernorm.weight";
+  return layer_spec_.attention() && is_after(layer_spec_.attention()->norms)
+             ? "pre_feedforward_layernorm.weight"
+             : "post_attention_layernorm.weight";
 }
 
 // Ranks share out the width; down is cut along it.

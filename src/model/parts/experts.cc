@@ -12,7 +12,7 @@ using enum TensorRole;
 
 Experts::Experts(const PartPlace& place)
     : PartOf(place),
-      spec_(*layer_spec_.experts),
+      spec_(*layer_spec_.experts()),
       places_(shard_.placement.places(spec_.routing.experts)),
       shared_width_(spec_.shared_width / shard_.size) {}
 

@@ -28,7 +28,7 @@ struct JoinActivations : PartActivations {
 
 class Join final : public PartOf<JoinWeights, JoinActivations> {
  public:
-  explicit Join(const PartPlace& place) : PartOf(place), spec_(*layer_spec_.join) {}
+  explicit Join(const PartPlace& place) : PartOf(place), spec_(*layer_spec_.find<JoinSpec>()) {}
 
   bool is_read_later() const override { return true; }
   const char* refusal() const override {

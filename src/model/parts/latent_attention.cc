@@ -42,7 +42,7 @@ class LatentAttention final : public PartOf<LatentWeights, LatentActivations> {
  public:
   explicit LatentAttention(const PartPlace& place)
       : PartOf(place),
-        spec_(layer_spec_.attention),
+        spec_(*layer_spec_.attention()),
         latent_(*spec_.latent),
         share_(heads_of(model_, shard_)) {}
 

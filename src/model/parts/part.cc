@@ -7,20 +7,27 @@
 
 namespace invar {
 
+namespace {
+
+struct Maker {
+  const PartPlace& place;
+
+  auto operator()(const JoinSpec&) const { return make_join(place); }
+  auto operator()(const ResidualBlockSpec&) const { return make_residual_block(place); }
+  auto operator()(const AttentionSpec& spec) const {
+    return spec.latent ? make_latent_attention(place) : make_attention(place);
+  }
+  auto operator()(const RecurrentSpec&) const { return make_recurrent(place); }
+  auto operator()(const DenseFfnSpec&) const { return make_dense_ffn(place); }
+  auto operator()(const ExpertsSpec&) const { return make_experts(place); }
+};
+
+}  // namespace
+
 LayerParts parts_of(const PartPlace& place) {
   const LayerSpec layer = place.model.layer(place.layer);
   LayerParts parts;
-  if (layer.join) parts.push_back(make_join(place));
-  if (layer.block)
-    parts.push_back(make_residual_block(place));
-  else if (layer.recurrent)
-    parts.push_back(make_recurrent(place));
-  else if (layer.attention.latent)
-    parts.push_back(make_latent_attention(place));
-  else
-    parts.push_back(make_attention(place));
-  if (layer.ffn.width > 0) parts.push_back(make_dense_ffn(place));
-  if (layer.experts) parts.push_back(make_experts(place));
+  for (const PartSpec& part : layer.parts) parts.push_back(std::visit(Maker{place}, part));
   return parts;
 }
 

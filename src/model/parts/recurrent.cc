@@ -67,7 +67,7 @@ class Recurrent final : public PartOf<RecurrentWeights, RecurrentActivations> {
  public:
   explicit Recurrent(const PartPlace& place)
       : PartOf(place),
-        spec_(*layer_spec_.recurrent),
+        spec_(*layer_spec_.find<RecurrentSpec>()),
         key_heads_(spec_.key_heads / shard_.size),
         heads_(spec_.heads / shard_.size) {}
 

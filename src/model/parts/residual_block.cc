@@ -22,7 +22,8 @@ struct BlockActivations : PartActivations {
 
 class ResidualBlock final : public PartOf<BlockWeights, BlockActivations> {
  public:
-  explicit ResidualBlock(const PartPlace& place) : PartOf(place), spec_(*layer_spec_.block) {}
+  explicit ResidualBlock(const PartPlace& place)
+      : PartOf(place), spec_(*layer_spec_.find<ResidualBlockSpec>()) {}
 
   const char* refusal() const override {
     return "it is a drafter's, which `invar train` trains by a recipe of its own";

@@ -40,8 +40,9 @@ DecoderSpec layer_spec(const DrafterSpec& spec, const DecoderSpec& target) {
                     .max_positions = target.max_positions,
                     .norm_eps = kEps};
   RopeSpec rope;
-  if (const auto& of_target = target.layer(0).attention.rope) rope.theta = of_target->theta;
-  layer.set_layers({.attention = {.rope = rope}, .ffn = {.width = spec.ffn}});
+  if (const auto* attention = target.first<AttentionSpec>(); attention && attention->rope)
+    rope.theta = attention->rope->theta;
+  layer.set_layers({.parts = {AttentionSpec{.rope = rope}, DenseFfnSpec{.width = spec.ffn}}});
   return layer;
 }
 
@@ -57,7 +58,7 @@ std::vector<int32_t> layers_before(const std::vector<int>& features) {
 std::vector<DrafterTensor> tensors_of(const DecoderSpec& layer, const DecoderSpec& target,
                                       std::span<const int32_t> frequent) {
   const int64_t d = layer.hidden, q = layer.query_width(), kv = layer.kv_width(),
-                f = layer.layer(0).ffn.width;
+                f = layer.layer(0).ffn_width();
   const auto matrix = [](const char* name, int64_t n, int64_t k) {
     return DrafterTensor{.name = name, .shape = {n, k}, .deviation = first_deviation(k)};
   };
@@ -99,10 +100,10 @@ EagleGraph::EagleGraph(const DrafterSpec& spec, const OptimizerOptions& optimize
       shape_{layer_.heads, layer_.kv_heads, layer_.head_dim},
       frequent_(frequent.begin(), frequent.end()),
       known_as_(static_cast<size_t>(target_.vocab), -1),
-      rope_(device, layer_.layer(0).attention.rope, layer_.head_dim, layer_.max_positions) {
+      rope_(device, layer_.layer(0).attention()->rope, layer_.head_dim, layer_.max_positions) {
   for (size_t i = 0; i < frequent_.size(); ++i)
     known_as_[static_cast<size_t>(frequent_[i])] = static_cast<int32_t>(i);
-  const int64_t d = layer_.hidden, v = std::ssize(frequent_), f = layer_.layer(0).ffn.width;
+  const int64_t d = layer_.hidden, v = std::ssize(frequent_), f = layer_.layer(0).ffn_width();
   parameters_ = std::make_unique<DrafterParameters>(tensors_of(layer_, target_, frequent_),
                                                     optimizer, math.training(), device);
   if (!has_embedding()) {
@@ -136,8 +137,8 @@ EagleGraph::Step EagleGraph::make_step(DrafterMath& math) const {
           .attended = math.rounded(layer_.query_width()),
           .middle = math.floats(d),
           .ffn_normed = math.rounded(d),
-          .gate_up = math.floats(2 * round_up(layer_.layer(0).ffn.width, kPanelWidth)),
-          .gated = math.rounded(layer_.layer(0).ffn.width),
+          .gate_up = math.floats(2 * round_up(layer_.layer(0).ffn()->width, kPanelWidth)),
+          .gated = math.rounded(layer_.layer(0).ffn_width()),
           .out = math.floats(d),
           .normed = math.rounded(d),
           .d_logits = math.rounded(std::ssize(frequent_))};
@@ -299,13 +300,14 @@ void EagleGraph::ffn_backward(Step& step, bool begins) {
   math_.round(d_hidden_.data(), d_out_);
   math_.product(d_out_.activation(), down_.backward[0], d_gated_.data());
   math_.weight_gradient(*parameters_, down_, d_out_.activation(), step.gated.activation(), begins);
-  math_.run(math_.training().gate_backward, GateBackwardParams{.gate_up = step.gate_up.data(),
-                                                               .gate_bias = nullptr,
-                                                               .up_bias = nullptr,
-                                                               .d_gated = d_gated_.data(),
-                                                               .rows = math_.rows(),
-                                                               .width = layer_.layer(0).ffn.width,
-                                                               .out = d_gate_up_.activation()});
+  math_.run(math_.training().gate_backward,
+            GateBackwardParams{.gate_up = step.gate_up.data(),
+                               .gate_bias = nullptr,
+                               .up_bias = nullptr,
+                               .d_gated = d_gated_.data(),
+                               .rows = math_.rows(),
+                               .width = layer_.layer(0).ffn()->width,
+                               .out = d_gate_up_.activation()});
   math_.product(d_gate_up_.activation(), gate_up_.backward[0], d_normed_.data());
   math_.weight_gradient(*parameters_, gate_up_, d_gate_up_.activation(),
                         step.ffn_normed.activation(), begins);

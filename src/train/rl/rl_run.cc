@@ -264,8 +264,7 @@ class Run {
       const std::vector<int16_t>& sampler = rollout.answers[i].routed_experts;
       for (size_t at = 0; at < sampler.size();)
         for (const LayerSpec& layer : recipe_.trainer.model.spec.layer_specs) {
-          const auto chosen =
-              static_cast<size_t>(layer.experts ? layer.experts->routing.chosen : 0);
+          const auto chosen = static_cast<size_t>(layer.chosen_experts());
           if (chosen == 0) continue;
           ++p.mismatch.routes;
           p.mismatch.different_routes +=
