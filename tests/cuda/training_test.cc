@@ -103,8 +103,8 @@ std::vector<TinyModel> all_models() {
     wide.hidden = 192;
     wide.head_dim = head_dim;
     wide.vocab = 300;
-    wide.set_layers({.ffn = {.width = 416}});
-    wide.layer_specs[0].attention.window = 70;
+    wide.set_layers({.parts = {AttentionSpec{}, DenseFfnSpec{.width = 416}}});
+    wide.layer_specs[0].attention()->window = 70;
     models.push_back({head_dim == 64    ? "heads_64"
                       : head_dim == 96  ? "heads_96"
                       : head_dim == 128 ? "heads_128"
