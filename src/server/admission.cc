@@ -25,12 +25,6 @@ openai::Endpoint endpoint_of(const std::string& path) {
   return path == "/v1/chat/completions" ? openai::Endpoint::chat : openai::Endpoint::completions;
 }
 
-// Which field the prompts come from.
-const char* prompt_field(openai::Endpoint endpoint) {
-  if (endpoint == openai::Endpoint::completions) return "prompt";
-  return endpoint == openai::Endpoint::responses ? "input" : "messages";
-}
-
 const char* id_prefix(openai::Endpoint endpoint) {
   switch (endpoint) {
     case openai::Endpoint::completions:
@@ -68,6 +62,11 @@ bool names(std::string_view pattern, std::string_view name) {
   for (name.remove_prefix(star); !names(pattern, name); name.remove_prefix(1))
     if (name.empty()) return false;
   return true;
+}
+
+const char* prompt_field(openai::Endpoint endpoint) {
+  if (endpoint == openai::Endpoint::completions) return "prompt";
+  return endpoint == openai::Endpoint::responses ? "input" : "messages";
 }
 
 json::Value parse_body(const std::string& body) {
@@ -150,6 +149,16 @@ void take_slots(HeldSlots& slots, const openai::Request& request) {
 
 namespace {
 
+// Of a whole answer all log-probabilities are there before the first is sent.
+size_t logprob_bytes(const openai::Request& request, const BackendFacts& facts) {
+  const SamplingParams& p = request.base.params;
+  if (!p.logprobs || request.stream) return 0;
+  constexpr size_t kToken = 96, kEntry = 20;  // with what vectors have in reserve
+  const auto tokens = static_cast<size_t>(std::clamp(p.max_tokens, 0, facts.max_model_len));
+  return request.answers() * tokens *
+         (kToken + kEntry * static_cast<size_t>(std::max(*p.logprobs, 0)));
+}
+
 // What the engine keeps of the experts that tokens go through, and the answer again.
 size_t routed_bytes(const openai::Request& request, const BackendFacts& facts) {
   if (!request.base.routed_experts) return 0;
@@ -162,9 +171,9 @@ size_t routed_bytes(const openai::Request& request, const BackendFacts& facts) {
   return request.answers() * tokens * row;
 }
 
-// Before the request is kept anywhere.
-void hold_memory(HeldSlots& slots, const openai::Request& request, const BackendFacts& facts) {
-  const size_t bytes = request.memory_bytes() + routed_bytes(request, facts);
+}  // namespace
+
+void hold_memory(HeldSlots& slots, size_t bytes) {
   if (bytes > slots.of().most_bytes_of_owner())
     throw ApiError{400,
                    fmt::format("expected a request that holds memory of at most {} bytes "
@@ -178,8 +187,6 @@ void hold_memory(HeldSlots& slots, const openai::Request& request, const Backend
                                slots.of().most_bytes(), bytes),
                    "queue_full"};
 }
-
-}  // namespace
 
 Admitted Admission::admit(const HttpRequest& http, const std::string& owner,
                           const json::Value& body, const std::optional<std::string>& earlier,
@@ -200,7 +207,8 @@ Admitted Admission::admit(const HttpRequest& http, const std::string& owner,
   if (!request.has_seed) request.base.params.seed = random_bits(52);
   check_params(request.base, facts.vocab);
   take_slots(*slots, request);
-  hold_memory(*slots, request, facts);
+  hold_memory(*slots, request.memory_bytes() + routed_bytes(request, facts) +
+                          logprob_bytes(request, facts));
   if (const std::string* key = http.header("idempotency-key")) entry.idempotency_key = *key;
   if (entry.idempotency_key.size() > openai::kMaxIdempotencyKeyBytes)
     fail_usage("expected an Idempotency-Key of at most {} bytes, found {}",
@@ -220,53 +228,6 @@ Admitted Admission::admit(const HttpRequest& http, const std::string& owner,
 std::vector<int32_t> Admission::encode(const openai::Request& request,
                                        const openai::Prompt& prompt) const {
   return openai::tokens_of(request, prompt, *model_.tokenizer, backend_.facts().max_model_len);
-}
-
-TokenizedText Admission::tokenize(const HttpRequest& http) const {
-  const json::Value body = parse_body(http.body);
-  const bool chat = body.find("messages") != nullptr;
-  const openai::Request request =
-      read({.created = static_cast<int64_t>(std::time(nullptr)),
-            .endpoint = chat ? "/v1/chat/completions" : "/v1/completions"},
-           body, std::nullopt, Purpose::count);
-  const json::Value* texts = body.find("return_token_strs");
-  if (texts && !texts->is_null() && !texts->is_bool())
-    fail_usage("expected return_token_strs as true or false, found {}", texts->type_name());
-  return {encode(request, first_of(request.prompts)), texts && *texts == json::Value(true)};
-}
-
-json::Value Admission::render(const HttpRequest& http) const {
-  json::Value body = parse_body(http.body);
-  if (!body.is_object()) fail_usage("expected an object, found {}", body.type_name());
-  if (!body.find("max_tokens")) body.set("max_tokens", 1);  // a message needs one for its answer
-  const std::string path = http.path.substr(0, http.path.rfind('/'));
-  openai::Request request =
-      read({.created = static_cast<int64_t>(std::time(nullptr)), .endpoint = path}, body,
-           std::nullopt, Purpose::show);
-  check_model(request.model);
-  json::Array ids;
-  for (const int32_t id : encode(request, first_of(request.prompts)))
-    ids.emplace_back(static_cast<int64_t>(id));
-  json::Value shown = std::move(request.conversation);
-  shown.set("count", std::ssize(ids));
-  shown.set("token_ids", std::move(ids));
-  return shown;
-}
-
-std::string Admission::detokenize(const HttpRequest& http) const {
-  const json::Value body = parse_body(http.body);
-  const json::Value* tokens = body.find("tokens");
-  if (!tokens) fail_usage("expected \"tokens\" in the body of the request");
-  std::vector<int32_t> ids;
-  if (!tokens->is_array()) fail_usage("expected tokens as a list, found {}", tokens->type_name());
-  const int32_t vocab = backend_.facts().vocab;
-  for (const json::Value& token : tokens->as_array()) {
-    const auto found = token.to_integer();
-    if (!found || *found < 0 || *found >= vocab)
-      fail_usage("expected tokens from 0 to {}, found {}", vocab - 1, json::excerpt(token));
-    ids.push_back(static_cast<int32_t>(*found));
-  }
-  return model_.tokenizer->decode(ids, {.skip_special = false});
 }
 
 // What is wrong with the prompts is wrong with the input that they were.
@@ -317,9 +278,11 @@ std::optional<int32_t> Admission::dimensions(const json::Value& body) const {
   const auto& sizes = model_.embedding_sizes;
   const int64_t found = asked->to_integer().value_or(0);
   const bool is_known = sizes.empty() || std::ranges::find(sizes, found) != sizes.end();
-  if (found < 1 || found > INT32_MAX || !is_known)
+  const int32_t most = backend_.facts().vector_size;
+  if (found < 1 || found > most || !is_known)
     fail_usage("expected dimensions {}, found {}",
-               sizes.empty() ? "of at least 1" : fmt::format("among {}", fmt::join(sizes, ", ")),
+               sizes.empty() ? fmt::format("from 1 to {}", most)
+                             : fmt::format("among {}", fmt::join(sizes, ", ")),
                json::excerpt(*asked));
   return static_cast<int32_t>(found);
 }

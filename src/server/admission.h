@@ -82,6 +82,11 @@ class Admission {
   // Of POST /v1/messages/count_tokens: the tokens of the prompt that such a message would have.
   int64_t count_tokens(const HttpRequest& http) const;
 
+  // Bytes of the largest text whose tokens are shown or counted and not computed, and of a body
+  // that may have it.
+  size_t most_counted_bytes() const;
+  size_t most_counted_body() const { return 4 * most_counted_bytes(); }
+
   // The texts of POST /v1/embeddings as tokens.
   std::vector<std::vector<int32_t>> embedded(const json::Value& body) const;
 
@@ -106,6 +111,9 @@ class Admission {
                        Purpose purpose = Purpose::answer) const;
   openai::Request read_input(const json::Value& prompt) const;
   std::vector<int32_t> encode(const openai::Request& request, const openai::Prompt& prompt) const;
+  // The same of the first prompt, which is only shown or counted. Throws UsageError for a text that
+  // is too large.
+  std::vector<int32_t> encode_counted(const openai::Request& request) const;
   std::vector<Request> make_requests(const JournalEntry& entry,
                                      const openai::Request& request) const;
   Admitted complete(JournalEntry entry, openai::Request request) const;
@@ -117,10 +125,15 @@ class Admission {
 
 // Takes slots for all answers of the request. Throws ApiError when there are not so many.
 void take_slots(HeldSlots& slots, const openai::Request& request);
+// Holds so many bytes of memory, before a request keeps them. Throws ApiError when there are not so
+// many.
+void hold_memory(HeldSlots& slots, size_t bytes);
 // The same of a request of an RL stack, an object; no body is an empty one. Throws ApiError.
 json::Value json_body(const HttpRequest& request);
 // The text that a member of it is. Throws ApiError.
 std::string text_member(const json::Value& value, const char* name);
+// Which field of a body its prompts come from.
+const char* prompt_field(openai::Endpoint endpoint);
 // The JSON of a request's body, of limited depth. Throws Error.
 json::Value parse_body(const std::string& body);
 

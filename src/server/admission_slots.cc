@@ -36,7 +36,7 @@ bool HeldSlots::hold(size_t bytes) {
     return false;
   slots_.bytes_ += bytes;
   owner.bytes += bytes;
-  bytes_ = bytes;
+  bytes_ += bytes;
   return true;
 }
 

@@ -49,7 +49,7 @@ class HeldSlots {
   const AdmissionSlots& of() const { return slots_; }
   // Holds `answers` from now on, if there are so many.
   bool grow_to(size_t answers);
-  // The memory that its request keeps until it goes, if there is so much. Once.
+  // So much more memory, which its request keeps until it goes, if there is so much.
   bool hold(size_t bytes);
   // The same for what was promised before: nobody may refuse it.
   void insist_on(size_t answers);

@@ -40,6 +40,7 @@ Server::Server(const ServerOptions& options, const ServedModel& model, Backend& 
   if (!options.request_log.empty()) streams_.request_log.emplace(options.request_log);
   if (options.lab) lab_own_ = options.lab->settings();
   streams_.on_large = [this] { trim_memory(); };
+  http_.on_calm([this] { trim_memory(); });
   if (journal_)
     streams_.settle_cached = [this](const std::string& id, int64_t tokens, auto done) {
       journal_->settle_cached(id, tokens, std::move(done));
@@ -54,8 +55,10 @@ Server::Server(const ServerOptions& options, const ServedModel& model, Backend& 
 void Server::run() {
   backend_.start(streams_);
   if (journal_)
-    with_weights(
-        [this](WeightsLease lease) { worker_.post([=, this] { resume_unfinished(lease); }); });
+    with_weights([this](WeightsLease lease) {
+      pool_.post({FairPool::Kind::slow, FairPool::kServer},
+                 [=, this] { resume_unfinished(lease); });
+    });
   http_.on_readable(signals_.file(), [this] { stop(); });
   http_.run();
   if (!engine_failure_.empty()) throw EngineFailed(engine_failure_);
@@ -69,16 +72,17 @@ void Server::stop() {
   http_.stop();
 }
 
-std::optional<HttpReply> Server::gate(const HttpRequest& request) {
+Passage Server::gate(const HttpRequest& request) {
   HttpReply reply;
   try {
-    if (find_route(request, reply)) return std::nullopt;
+    if (const Route* route = find_route(request, reply))
+      return {.refusal = std::nullopt, .max_body_bytes = most_body(*route)};
   } catch (const ApiError& error) {
     reply = error_reply(error, request.path);
   }
   ++streams_.metrics.refused[reply.status];
   std::ranges::move(common_headers(request), std::back_inserter(reply.headers));
-  return reply;
+  return {.refusal = std::move(reply)};
 }
 
 // The client's own id of the request, or a new one, for logs on both sides; and what a browser
@@ -136,8 +140,10 @@ void Server::set_deadline(const std::shared_ptr<Exchange>& exchange) {
 
 void Server::route(const std::shared_ptr<Exchange>& exchange) {
   HttpReply otherwise;
-  if (const Route* route = find_route(exchange->request, otherwise))
+  if (const Route* route = find_route(exchange->request, otherwise)) {
+    check_body(*route, exchange->request);
     return (this->*route->endpoint)(exchange);
+  }
   if (otherwise.status >= 400) ++streams_.metrics.refused[otherwise.status];
   exchange->reply(std::move(otherwise));
 }
@@ -185,78 +191,64 @@ json::Value parsed_or_null(const std::string& body) {
 
 }  // namespace
 
-void Server::reply_later(Worker& worker, std::shared_ptr<Exchange> exchange,
-                         std::function<json::Value()> task) {
-  worker.post([this, exchange = std::move(exchange), task = std::move(task)] {
-    ApiError error{.status = 0};
-    HttpReply reply;
-    try {
-      reply.body = json::dump(task());
-    } catch (const ApiError& caught) {
-      error = caught;
-    } catch (const Error& caught) {
-      error = refusal_of(caught, parsed_or_null(exchange->request.body));
-    } catch (const std::exception& caught) {
-      error = {500, caught.what()};
-    }
-    http_.post([this, exchange, error, reply] {
-      error.status ? refuse(*exchange, error) : exchange->reply(reply);
+FairPool::Task Server::reading(const HttpRequest& request) const {
+  return FairPool::reading(options_.keys.owner(request), request.body.size());
+}
+
+FairPool::Task Server::slow(const HttpRequest& request) const {
+  return {FairPool::Kind::slow, options_.keys.owner(request), request.body.size()};
+}
+
+void Server::offer(FairPool::Task task, std::function<void()> run) {
+  if (!pool_.offer(std::move(task), std::move(run)))
+    throw ApiError{
+        429,
+        fmt::format("expected at most {} requests of one key that wait to be read, found "
+                    "as many",
+                    FairPool::kMostWaiting),
+        "queue_full"};
+}
+
+void Server::reply_later(FairPool::Task task, std::shared_ptr<Exchange> exchange,
+                         std::function<json::Value()> make) {
+  const bool is_much = task.bytes > FairPool::kBig;
+  offer(std::move(task), [this, exchange = std::move(exchange), make = std::move(make), is_much] {
+    guarded(exchange, [&] {
+      const auto reply = std::make_shared<HttpReply>(HttpReply{.body = json::dump(make())});
+      http_.post([exchange, reply] { exchange->reply(std::move(*reply)); });
     });
+    if (is_much) trim_memory();
   });
 }
 
-void Server::tokenize(std::shared_ptr<Exchange> exchange) {
-  const HttpRequest& request = exchange->request;
-  reply_later(tokens_, exchange, [this, &request] {
-    const TokenizedText text = admission_.tokenize(request);
-    json::Array ids, texts;
-    for (const int32_t id : text.ids) {
-      ids.emplace_back(static_cast<int64_t>(id));
-      if (text.with_texts) texts.emplace_back(model_.tokenizer->token_text(id));
-    }
-    json::Value body =
-        json::Object{{"count", std::ssize(ids)},
-                     {"max_model_len", static_cast<int64_t>(backend_.facts().max_model_len)},
-                     {"tokens", std::move(ids)}};
-    body.set("token_strs", text.with_texts ? json::Value(std::move(texts)) : json::Value());
-    return body;
-  });
-}
-
-// POST /v1/chat/completions/render and its like.
-void Server::render(std::shared_ptr<Exchange> exchange) {
-  const HttpRequest& request = exchange->request;
-  reply_later(tokens_, exchange, [this, &request] { return admission_.render(request); });
-}
-
-void Server::detokenize(std::shared_ptr<Exchange> exchange) {
-  const HttpRequest& request = exchange->request;
-  reply_later(tokens_, exchange, [this, &request]() -> json::Value {
-    return json::Object{{"prompt", admission_.detokenize(request)}};
-  });
-}
-
-void Server::answer(std::shared_ptr<Exchange> exchange) {
-  // One at least; how many they are is known when the body is understood.
-  const auto slots = std::make_shared<HeldSlots>(slots_, options_.keys.owner(exchange->request));
+std::shared_ptr<HeldSlots> Server::take_slot(const HttpRequest& request) {
+  auto slots = std::make_shared<HeldSlots>(slots_, options_.keys.owner(request));
   if (!slots->grow_to(1))
     throw ApiError{
         429, fmt::format("{} answers are being made or wait: more are refused", slots_.taken()),
         "queue_full"};
-  with_weights([=, this](const WeightsLease& lease) {
-    if (weight_version_ != kFirstWeights)
-      exchange->more_headers.emplace_back("X-Weight-Version", weight_version_);
-    worker_for(exchange->request).post([=, this] { compute(exchange, slots, lease); });
-  });
+  return slots;
 }
 
-Worker& Server::worker_for(const HttpRequest& request) {
-  return is_large(std::ssize(request.body)) ? large_ : worker_;
+void Server::answer(std::shared_ptr<Exchange> exchange) {
+  const auto slots = take_slot(exchange->request);
+  with_weights([=, this](const WeightsLease& lease) { answer_with(exchange, slots, lease); });
+}
+
+void Server::answer_with(std::shared_ptr<Exchange> exchange, std::shared_ptr<HeldSlots> slots,
+                         const WeightsLease& lease) {
+  if (weight_version_ != kFirstWeights)
+    exchange->more_headers.emplace_back("X-Weight-Version", weight_version_);
+  pool_.post(reading(exchange->request), [=, this] {
+    const bool is_much = exchange->request.body.size() > FairPool::kBig;
+    compute(exchange, slots, lease);
+    if (is_much) trim_memory();
+  });
 }
 
 void Server::trim_memory() {
   if (trimming_.exchange(true)) return;
-  large_.post([this] {
+  pool_.post({FairPool::Kind::slow, FairPool::kServer}, [this] {
     trimming_ = false;
     ::malloc_trim(0);
   });
@@ -283,9 +275,10 @@ void Server::compute(std::shared_ptr<Exchange> exchange, std::shared_ptr<HeldSlo
   const auto go = [=, this] { guarded(exchange, [&] { admit(exchange, slots, lease); }); };
   guarded(exchange, [&] {
     const HttpRequest& request = exchange->request;
-    const bool reads_much = !is_large(std::ssize(request.body)) && journal_ &&
-                            is_large(bytes_read(request, parse_body(request.body)));
-    reads_much ? large_.post(go) : go();
+    const bool is_known = is_large(std::ssize(request.body)) || !journal_;
+    const int64_t bytes = is_known ? 0 : bytes_read(request, parse_body(request.body));
+    if (!is_large(bytes)) return go();
+    pool_.post(FairPool::reading(options_.keys.owner(request), static_cast<size_t>(bytes)), go);
   });
 }
 
@@ -312,7 +305,7 @@ void Server::admit(std::shared_ptr<Exchange> exchange, std::shared_ptr<HeldSlots
   forget_old_lines();
   const auto written = [this, exchange, admitted, lease](const std::string& error) {
     if (error.empty()) return submit(exchange, admitted, lease);
-    worker_for(exchange->request).post([=, this] {
+    pool_.post(reading(exchange->request), [=, this] {
       guarded(exchange, [&] {  // unless its twin was faster
         if (const auto twin = earlier(exchange->request))
           return go_on(exchange, *twin, std::nullopt, 0, lease);
@@ -390,7 +383,8 @@ void Server::submit(std::shared_ptr<Exchange> exchange, std::shared_ptr<Admitted
     // A form may take long to compile; anything else is not worth another thread's waking.
     if (first_of(stream->admitted().requests).structured_output.empty())
       return begin(stream, submit_requests(*stream));
-    grammars_.post([this, stream, lease] {
+    const FairPool::Task compiling{FairPool::Kind::slow, stream->admitted().entry.owner};
+    pool_.post(compiling, [this, stream, lease] {
       http_.post([this, stream, error = submit_requests(*stream)] { begin(stream, error); });
     });
   });

@@ -17,6 +17,7 @@
 #include "backend.h"
 #include "embedding.h"
 #include "errors.h"
+#include "fair_pool.h"
 #include "frontend/rollout_formats.h"
 #include "http.h"
 #include "lab.h"
@@ -43,6 +44,8 @@ struct ServerOptions {
   Lab* lab = nullptr;  // --lab: clients may change the engine; outlives the server
 };
 
+struct DoorRow;
+
 class Server {
  public:
   // All but the options outlive it. Without a journal nothing is remembered.
@@ -50,6 +53,8 @@ class Server {
          Journal* journal);
 
   int port() const { return http_.port(); }
+  // All doors and their routes, as docs/limits.md has them (routes.h).
+  static std::vector<DoorRow> doors();
   // Serves until SIGTERM or SIGINT, then until every answer is sent. Throws EngineFailed when the
   // engine fails, after every answer has ended with an error.
   void run();
@@ -61,13 +66,17 @@ class Server {
   static const std::vector<Route>& trainer_routes();
 
   void stop();
-  // The refusal of a request whose body is not worth reading: no such path, no key.
-  std::optional<HttpReply> gate(const HttpRequest& request);
+  // The refusal of a request whose body is not worth reading, or how large that may be.
+  Passage gate(const HttpRequest& request);
   void handle(const std::shared_ptr<Exchange>& exchange);
   void route(const std::shared_ptr<Exchange>& exchange);
   // The route that the request asks for and may take, or the reply to one that has none. Throws
   // ApiError.
   const Route* find_route(const HttpRequest& request, HttpReply& otherwise) const;
+  // Bytes of the largest body that a route takes.
+  size_t most_body(const Route& route) const;
+  // Throws ApiError for a body that is larger.
+  void check_body(const Route& route, const HttpRequest& request) const;
   void set_deadline(const std::shared_ptr<Exchange>& exchange);
   Headers common_headers(const HttpRequest& request) const;
   // What a browser wants to know before it shows the answer to a page of another origin.
@@ -76,13 +85,21 @@ class Server {
   // by a name of its own (DNS rebinding).
   void check_page(const HttpRequest& request) const;
   void refuse(Exchange& exchange, const ApiError& error);
-  // Where a request for an answer is understood.
-  Worker& worker_for(const HttpRequest& request);
-  // Gives free memory back to the system, when others have nothing for `large_` to do.
+  // The task in which a request's body is read; one that may take long for other reasons.
+  FairPool::Task reading(const HttpRequest& request) const;
+  FairPool::Task slow(const HttpRequest& request) const;
+  // Gives free memory back to the system, when others have nothing to do.
   void trim_memory();
-  // Runs `task` on a worker; what it returns is the reply.
-  void reply_later(Worker& worker, std::shared_ptr<Exchange> exchange,
-                   std::function<json::Value()> task);
+  // Runs a task on the pool; what it makes is the reply. Throws ApiError where too many of its
+  // owner wait.
+  void offer(FairPool::Task task, std::function<void()> run);
+  void reply_later(FairPool::Task task, std::shared_ptr<Exchange> exchange,
+                   std::function<json::Value()> make);
+  // The same of what asks for tokens or texts of tokens, whose memory is held until it is answered.
+  void reply_with_tokens(std::shared_ptr<Exchange> exchange, std::function<json::Value()> make);
+  // One at least; how many an answer needs is known when the body is understood. Throws ApiError
+  // where there is none.
+  std::shared_ptr<HeldSlots> take_slot(const HttpRequest& request);
 
   void health(std::shared_ptr<Exchange> exchange);
   void version(std::shared_ptr<Exchange> exchange);
@@ -151,6 +168,8 @@ class Server {
                                    const std::string& weight_version);
   // An answer in the form of an RL stack.
   void generate(std::shared_ptr<Exchange> exchange, AskedOf asked_of, AnswerOf answer_of);
+  void begin_generating(std::shared_ptr<Exchange> exchange, std::shared_ptr<HeldSlots> slots,
+                        const rollout::Asked& asked, std::string body, AnswerOf answer_of);
   bool is_held() const { return is_paused_ || asleep_; }
   // Begins what waited, and goes on with what was kept, where nothing holds it any longer.
   void release_held();
@@ -170,7 +189,9 @@ class Server {
 
   // Runs `action` and answers with an error what it throws.
   void guarded(const std::shared_ptr<Exchange>& exchange, const std::function<void()>& action);
-  // On a worker: admits the exchange's request and sends its answer to the exchange; the second
+  void answer_with(std::shared_ptr<Exchange> exchange, std::shared_ptr<HeldSlots> slots,
+                   const WeightsLease& lease);
+  // On the pool: admits the exchange's request and sends its answer to the exchange; the second
   // behind other large things where that reads much of the journal.
   void compute(std::shared_ptr<Exchange> exchange, std::shared_ptr<HeldSlots> slots,
                const WeightsLease& lease);
@@ -198,6 +219,10 @@ class Server {
   Admitted readmit(const JournalLine& line);
   void embed(const std::shared_ptr<Embedding>& embedding);
   void begin(const std::shared_ptr<Embedding>& embedding);
+  void submit_next(const std::shared_ptr<Embedding>& embedding);
+  // For requests that are no answers of the journal's, and whose memory is so much. Throws
+  // ApiError.
+  void take_places(HeldSlots& slots, std::vector<Request>& requests, size_t bytes) const;
   void resume_unfinished(const WeightsLease& lease);
   // JSON of the items of the response that this one goes on from, if it does. Throws ApiError where
   // there is none that ended well.
@@ -251,10 +276,8 @@ class Server {
     ~BackendStopper() { backend.stop(); }
   } stopper_{backend_};
   std::atomic<bool> trimming_ = false;
-  Worker worker_;    // what may take long: templates, tokenizing, the journal
-  Worker large_;     // the same for large bodies, behind which no small one waits
-  Worker grammars_;  // compiles what answers are held to
-  Worker tokens_;    // what asks for tokens or texts of tokens and for no answer
+  Worker changes_;  // of the engine: its weights, its memory, the lab's settings
+  FairPool pool_;   // all else that may take long
 };
 
 }  // namespace invar::server

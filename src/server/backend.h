@@ -31,6 +31,7 @@ struct BackendFacts {
   int32_t block_size = 0;        // slots of a block of the KV cache
   bool prefix_caching = false;   // whether requests share blocks
   int32_t routed_columns = 0;    // experts that a token is routed to in all layers; 0: none
+  int32_t vector_size = 0;       // numbers of the vector of a text
 };
 
 // Numbers for /metrics. Counters grow from the start of the server on.

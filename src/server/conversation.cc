@@ -96,7 +96,7 @@ void Server::input_items(std::shared_ptr<Exchange> exchange) {
   const std::string& path = exchange->request.path;
   const size_t end = path.rfind('/'), begin = path.rfind('/', end - 1) + 1;
   const std::string id = path.substr(begin, end - begin);
-  reply_later(large_, exchange, [this, exchange, id]() -> json::Value {
+  reply_later(slow(exchange->request), exchange, [this, exchange, id]() -> json::Value {
     response_line(exchange->request, id);
     const auto input = journal_->find_input(id);
     if (!input)
@@ -112,7 +112,7 @@ void Server::input_items(std::shared_ptr<Exchange> exchange) {
 void Server::forget_response(std::shared_ptr<Exchange> exchange) {
   const std::string& path = exchange->request.path;
   const std::string id = path.substr(path.rfind('/') + 1);
-  reply_later(worker_, exchange, [this, exchange, id]() -> json::Value {
+  reply_later(reading(exchange->request), exchange, [this, exchange, id]() -> json::Value {
     if (!response_line(exchange->request, id).outcome)
       throw ApiError{409, fmt::format("the response {} is still being answered", json::quoted(id)),
                      "response_incomplete", "response_id"};

@@ -28,31 +28,53 @@ json::Value embedding_value(std::span<const float> vector, bool base64) {
   return text;
 }
 
-json::Value body_of(Embedding& embedding, const std::string& model,
+// JSON, vector by vector: as values all of them would take many times their bytes.
+std::string body_of(Embedding& embedding, const std::string& model,
                     const std::string& fingerprint) {
-  json::Array data;
+  std::string body;
+  json::ObjectWriter out(body);
+  json::append_quoted(out.member("object"), "list");
+  std::string& data = out.member("data") += '[';
   int64_t tokens = 0;
   for (size_t i = 0; i < embedding.requests().size(); ++i) {
     tokens += std::ssize(embedding.requests()[i].prompt);
     const auto vector =
         shown_vector(embedding.vectors()[i], embedding.form.dimensions, embedding.form.normalize);
-    data.push_back(json::Object{{"object", "embedding"},
-                                {"index", static_cast<int64_t>(i)},
-                                {"embedding", embedding_value(vector, embedding.form.base64)}});
+    data += i == 0 ? "" : ", ";
+    json::append(data, json::Object{{"object", "embedding"},
+                                    {"index", static_cast<int64_t>(i)},
+                                    {"embedding", embedding_value(vector, embedding.form.base64)}});
   }
-  return json::Object{{"object", "list"},
-                      {"data", std::move(data)},
-                      {"model", model},
-                      {"system_fingerprint", fingerprint},
-                      {"usage", json::Object{{"prompt_tokens", tokens}, {"total_tokens", tokens}}}};
+  data += ']';
+  json::append_quoted(out.member("model"), model);
+  json::append_quoted(out.member("system_fingerprint"), fingerprint);
+  json::append(out.member("usage"),
+               json::Object{{"prompt_tokens", tokens}, {"total_tokens", tokens}});
+  out.end();
+  return body;
+}
+
+// Of the texts, their vectors and the answer's text.
+size_t memory_bytes(const std::vector<Request>& requests, const EmbeddingFormat& form,
+                    int32_t vector_size) {
+  constexpr size_t kText = sizeof(Request) + 256;
+  const size_t shown = form.base64 ? 6 : 24;  // bytes of a number of the answer
+  size_t bytes = requests.size() * (kText + static_cast<size_t>(vector_size) * (4 + shown));
+  for (const Request& request : requests) bytes += request.prompt.size() * sizeof(int32_t);
+  return bytes;
 }
 
 }  // namespace
 
+const Request* Embedding::next() {
+  if (over_ || begun_ == requests_.size() || begun_ - there_ >= kAtOnce) return nullptr;
+  return &requests_[begun_++];
+}
+
 void Embedding::on_vector(size_t index, std::vector<float> numbers) {
   if (over_) return;
   vectors_[index] = std::move(numbers);
-  if (++there_ < vectors_.size()) return;
+  if (++there_ < vectors_.size()) return more();
   over_ = true;
   full();
 }
@@ -64,13 +86,9 @@ void Embedding::fail(const std::string& sentence) {
 }
 
 void Server::embeddings(std::shared_ptr<Exchange> exchange) {
-  const auto slots = std::make_shared<HeldSlots>(slots_, options_.keys.owner(exchange->request));
-  if (!slots->grow_to(1))  // all its texts together, which the body bounds
-    throw ApiError{
-        429, fmt::format("{} answers are being made or wait: more are refused", slots_.taken()),
-        "queue_full"};
+  const auto slots = take_slot(exchange->request);  // all its texts together, which the body bounds
   with_weights([=, this](const WeightsLease& lease) {
-    worker_for(exchange->request).post([=, this] {
+    pool_.post(reading(exchange->request), [=, this] {
       guarded(exchange, [&] {
         const json::Value body = parse_body(exchange->request.body);
         std::vector<Request> requests;
@@ -80,21 +98,39 @@ void Server::embeddings(std::shared_ptr<Exchange> exchange) {
         const EmbeddingFormat form{.base64 = format && *format == json::Value("base64"),
                                    .dimensions = admission_.dimensions(body),
                                    .normalize = model_.normalizes_embeddings};
+        take_places(*slots, requests, memory_bytes(requests, form, backend_.facts().vector_size));
         embed(std::make_shared<Embedding>(std::move(requests), form, exchange, slots, lease));
       });
     });
   });
 }
 
+// One for each text that is computed at the same time, ranked as answers are.
+void Server::take_places(HeldSlots& slots, std::vector<Request>& requests, size_t bytes) const {
+  const size_t places = std::min({requests.size(), Embedding::kAtOnce, slots.of().most_of_owner()});
+  if (!slots.grow_to(places))
+    throw ApiError{429,
+                   fmt::format("the server makes at most {} answers at the same time, {} are being "
+                               "made or wait and {} more are asked for",
+                               slots.of().most(), slots.of().taken(), places),
+                   "queue_full"};
+  hold_memory(slots, bytes);
+  if (!options_.fair_by_key) return;
+  const int32_t rank = slots.rank(0);
+  for (size_t i = 0; i < requests.size(); ++i)
+    requests[i].priority = rank + static_cast<int32_t>(i % places);
+}
+
 // On the worker: the texts are computed from now on, and the body is made on the worker again.
 void Server::embed(const std::shared_ptr<Embedding>& embedding) {
   embedding->full = [this, fingerprint = admission_.fingerprint(),
                      weak = std::weak_ptr(embedding)] {
-    worker_.post([=, this, embedding = weak.lock()] {
+    const auto embedding = weak.lock();
+    pool_.post(slow(embedding->exchange->request), [=, this] {
       guarded(embedding->exchange, [&] {
-        HttpReply reply{.body =
-                            json::dump(body_of(*embedding, first_of(model_.names), fingerprint))};
-        http_.post([embedding, reply] { embedding->exchange->reply(reply); });
+        const auto reply = std::make_shared<HttpReply>();
+        reply->body = body_of(*embedding, first_of(model_.names), fingerprint);
+        http_.post([embedding, reply] { embedding->exchange->reply(std::move(*reply)); });
       });
     });
   };
@@ -120,8 +156,16 @@ void Server::begin(const std::shared_ptr<Embedding>& embedding) {
     streams_.cancel(*late);
     refuse(*late->exchange, {504, kTooLate, "deadline_exceeded"});
   };
+  embedding->more = [this, weak = std::weak_ptr(embedding)] {
+    if (const auto begun = weak.lock()) submit_next(begun);
+  };
+  submit_next(embedding);
+}
+
+void Server::submit_next(const std::shared_ptr<Embedding>& embedding) {
+  Exchange& exchange = *embedding->exchange;
   try {
-    for (const Request& request : embedding->requests()) backend_.submit(request);
+    while (const Request* request = embedding->next()) backend_.submit(*request);
   } catch (const EngineFailed& error) {
     streams_.cancel(*embedding);
     refuse(exchange, {503, error.what(), "engine_failed"});

@@ -36,9 +36,15 @@ class Embedding {
 
   const EmbeddingFormat form;
   const std::shared_ptr<Exchange> exchange;
-  // Called when the last vector is there; with a sentence, when one cannot be.
+  // Called when another text may begin; when the last vector is there; with a sentence, when one
+  // cannot be.
+  std::function<void()> more = [] {};
   std::function<void()> full;
   std::function<void(const std::string&)> failed;
+
+  // The next text is computed from now on; null when none is left. So many at a time.
+  const Request* next();
+  static constexpr size_t kAtOnce = 32;
 
   void on_vector(size_t index, std::vector<float> numbers);
   void fail(const std::string& sentence);
@@ -54,7 +60,7 @@ class Embedding {
   std::shared_ptr<HeldSlots> slots_;
   std::shared_ptr<void> lease_;
   std::vector<std::vector<float>> vectors_;
-  size_t there_ = 0;
+  size_t there_ = 0, begun_ = 0;
   bool over_ = false;
 };
 

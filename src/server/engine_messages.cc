@@ -100,6 +100,7 @@ std::string to_bytes(const Hello& hello) {
   out.put(f.block_size);
   put_flag(out, f.prefix_caching);
   out.put(f.routed_columns);
+  out.put(f.vector_size);
   fields::write(out, hello.stats);
   return out.take();
 }
@@ -119,6 +120,7 @@ Hello hello_from(std::string_view bytes) {
   f.block_size = in.get<int32_t>();
   f.prefix_caching = get_flag(in);
   f.routed_columns = in.get<int32_t>();
+  f.vector_size = in.get<int32_t>();
   fields::read(in, hello.stats);
   in.expect_end();
   return hello;

@@ -123,6 +123,10 @@ void HttpServer::on_readable(int file, std::function<void()> task) {
                      });
 }
 
+void HttpServer::on_calm(std::function<void()> task) {
+  impl_->on_calm = std::move(task);
+}
+
 void HttpServer::stop() {
   error_code ignored;
   impl_->stopping = true;

@@ -62,11 +62,18 @@ class Exchange {
 
   HttpRequest request;
   std::shared_ptr<void> body_place;  // what its body takes of HttpOptions::max_bodies_bytes
+  std::shared_ptr<void> held;        // what else goes when the answer is sent
   std::chrono::steady_clock::time_point arrival = std::chrono::steady_clock::now();
   Headers more_headers;               // of the answer
   std::function<void()> on_gone;      // the client has gone before the whole answer was sent
   std::shared_ptr<void> deadline;     // HttpServer::at
   std::function<void()> on_deadline;  // null: the request is refused
+};
+
+// What is said of a request before its body is read.
+struct Passage {
+  std::optional<HttpReply> refusal;  // none: the body may come
+  size_t max_body_bytes = SIZE_MAX;  // and have so many bytes, or what HttpOptions allows
 };
 
 struct HttpOptions {
@@ -89,7 +96,7 @@ class HttpServer {
  public:
   using Handler = std::function<void(std::shared_ptr<Exchange>)>;
   // Sees a request whose body is still to be read, and refuses it or lets it come.
-  using Gate = std::function<std::optional<HttpReply>(const HttpRequest&)>;
+  using Gate = std::function<Passage(const HttpRequest&)>;
   // Makes the reply to what never becomes a request: (status, sentence).
   using Refusal =
       std::function<HttpReply(int status, const std::string& sentence, const std::string& path)>;
@@ -108,6 +115,8 @@ class HttpServer {
   std::shared_ptr<void> at(std::chrono::steady_clock::time_point time, std::function<void()> task);
   // Calls `task` on the serving thread, once, when `file` can be read; before `stop`.
   void on_readable(int file, std::function<void()> task);
+  // Calls `task` on the serving thread when connections were many and are few.
+  void on_calm(std::function<void()> task);
   // Accepts no more connections; idle ones are closed, the rest after their answer.
   void stop();
 

@@ -19,7 +19,9 @@ using std::chrono::milliseconds;
 
 namespace {
 
-constexpr size_t kReadBytes = 16 << 10, kBodyStep = 64 << 10;
+constexpr size_t kBodyStep = 64 << 10;
+// Of all headers that have begun to come, and of one that finds room in any case.
+constexpr size_t kMostHeadBytes = 16 << 20, kSmallHead = 4 << 10;
 constexpr size_t kSmallBody = 64 << 10;  // is read without asking for room
 constexpr size_t kCost = 2;  // bytes of memory that a body's byte takes, whose buffer grows
 // Of a refused body, while its client still sends: closed sooner, it would lose the reply.
@@ -43,8 +45,13 @@ class Connection : public std::enable_shared_from_this<Connection> {
         deadline_(socket_.get_executor()),
         owner_(owner) {
     owner_.connections.insert(this);
+    owner_.note_connections();
   }
-  ~Connection() { owner_.connections.erase(this); }
+  ~Connection() {
+    owner_.head_bytes -= head_bytes_;
+    owner_.connections.erase(this);
+    owner_.note_connections();
+  }
 
   asio::awaitable<void> serve();
   bool is_idle() const { return !exchange_; }
@@ -56,10 +63,11 @@ class Connection : public std::enable_shared_from_this<Connection> {
  private:
   friend class ConnectionExchange;
   asio::awaitable<bool> read_some();
+  void hold_head(size_t bytes);
   asio::awaitable<std::optional<HttpRequest>> read_request();
   asio::awaitable<bool> read_into(RequestParser& parser);
   // What is to be known before more of a body is read.
-  asio::awaitable<void> begin_body(const RequestParser& parser);
+  asio::awaitable<void> begin_body(RequestParser& parser);
   // Room for what has come of the body and for what is read next.
   asio::awaitable<void> make_room(const RequestParser& parser);
   BodyRoom::Place open_place(size_t most);
@@ -81,6 +89,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
   bool timed_out_ = false;
   ConnectionOwner& owner_;
   std::string in_;              // read and not parsed
+  size_t head_bytes_ = 0;       // of ConnectionOwner's
   BodyRoom::Place place_;       // of the body that is read
   std::string piece_, unsent_;  // of a stream
   bool has_more_ = false;       // the stream's source
@@ -115,7 +124,7 @@ class ConnectionExchange final : public Exchange {
   // Its room goes here, too: others may hold it on their threads still.
   void let_go() {
     source_ = nullptr;
-    body_place = nullptr;
+    body_place = held = nullptr;
   }
   void client_gone() {
     if (over_) return;
@@ -206,17 +215,20 @@ asio::awaitable<void> Connection::serve() {
 
 // False at the end of what the client sends.
 asio::awaitable<bool> Connection::read_some() {
-  const size_t before = in_.size();
-  in_.resize(before + kReadBytes);
   try {
-    const size_t size = co_await stream_.read_some(asio::buffer(in_.data() + before, kReadBytes));
-    in_.resize(before + size);
-    co_return size > 0;
+    co_return co_await stream_.append_some(in_, owner_.scratch);
   } catch (const boost::system::system_error&) {
-    in_.resize(before);
     if (timed_out_) throw Refused{408, "the request did not come in time"};
     throw;
   }
+}
+
+// Of a header that has not come as a whole: what it holds, beside those of other connections.
+void Connection::hold_head(size_t bytes) {
+  owner_.head_bytes += bytes - head_bytes_;
+  head_bytes_ = bytes;
+  if (owner_.head_bytes > kMostHeadBytes && bytes > kSmallHead)
+    throw Refused{503, "there is no room for the header of the request beside those of others"};
 }
 
 // Nothing when the client ends the connection between requests, or is silent there for too long.
@@ -252,6 +264,7 @@ asio::awaitable<bool> Connection::read_into(RequestParser& parser) {
   size_t body_bytes = 0;
   bool in_body = false;
   while (!parser.put(in_)) {
+    hold_head(parser.has_header() ? 0 : in_.size());
     if (parser.has_header() && !in_body) {
       in_body = true;
       co_await begin_body(parser);
@@ -265,13 +278,16 @@ asio::awaitable<bool> Connection::read_into(RequestParser& parser) {
       set_deadline(owner_.options.body_timeout);
     }
   }
+  hold_head(0);
   co_return true;
 }
 
-asio::awaitable<void> Connection::begin_body(const RequestParser& parser) {
+asio::awaitable<void> Connection::begin_body(RequestParser& parser) {
   const HttpRequest request = parser.head();
   is_head_ = request.method == "HEAD";
-  if (std::optional<HttpReply> reply = owner_.gate(request)) throw Unwanted{*reply};
+  const Passage passage = owner_.gate(request);
+  if (passage.refusal) throw Unwanted{*passage.refusal};
+  parser.limit_body(passage.max_body_bytes);
   co_await make_room(parser);
   if (parser.wants_continue()) co_await write("HTTP/1.1 100 Continue\r\n\r\n");
   set_deadline(owner_.options.body_timeout);
@@ -445,6 +461,15 @@ void serve_connection(tcp::socket socket, ConnectionOwner& owner) {
   }
   const auto connection = std::make_shared<Connection>(std::move(socket), owner);
   asio::co_spawn(executor, connection->serve(), [connection](const std::exception_ptr&) {});
+}
+
+// They were many and are few: what they held goes back.
+void ConnectionOwner::note_connections() {
+  constexpr size_t kMany = 256, kShare = 16;
+  most_connections = std::max(most_connections, connections.size());
+  if (most_connections < kMany || connections.size() > most_connections / kShare) return;
+  most_connections = 0;
+  if (on_calm && !stopping) on_calm();
 }
 
 void close_idle_connections(ConnectionOwner& owner) {

@@ -22,7 +22,13 @@ struct ConnectionOwner {
   std::unique_ptr<boost::asio::ssl::context> tls = {};  // null: not encrypted
   bool stopping = false;
   std::unordered_set<Connection*> connections = {};
-  size_t exchanges = 0;  // that are being answered
+  size_t exchanges = 0;         // that are being answered
+  size_t head_bytes = 0;        // of headers that have not come as a whole
+  size_t most_connections = 0;  // since `on_calm` was called
+  std::function<void()> on_calm = {};
+  std::vector<char> scratch = std::vector<char>(16 << 10);  // into which connections read
+
+  void note_connections();
 };
 
 // Serves the connection until it ends; returns at once.

@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+
 #include <boost/beast/core/buffers_range.hpp>
 #include <boost/beast/http/parser.hpp>
 #include <boost/beast/http/string_body.hpp>
@@ -184,6 +186,13 @@ std::string RequestParser::path() const {
 
 HttpRequest RequestParser::head() const {
   return head_of(impl_->parser.get());
+}
+
+void RequestParser::limit_body(size_t most) {
+  impl_->max_body = std::min(impl_->max_body, most);
+  if (announced().value_or(0) > impl_->max_body)
+    throw Refused{413, fmt::format("expected a body of at most {} bytes, found one of {}",
+                                   impl_->max_body, *announced())};
 }
 
 std::optional<size_t> RequestParser::announced() const {

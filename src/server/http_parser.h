@@ -31,6 +31,9 @@ class RequestParser {
   std::string path() const;
   // The request without its body, once it has its header.
   HttpRequest head() const;
+  // Allows a body of so many bytes, where that is less than before. Throws Refused where more are
+  // announced.
+  void limit_body(size_t most);
   // Bytes of the body that its header announces; nothing when it comes in chunks.
   std::optional<size_t> announced() const;
   // Bytes of the body that came, the lines of chunks included.

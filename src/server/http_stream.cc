@@ -2,6 +2,9 @@
 
 #include <sys/socket.h>
 
+#include <cerrno>
+
+#include <boost/asio/post.hpp>
 #include <boost/asio/redirect_error.hpp>
 #include <boost/asio/use_awaitable.hpp>
 
@@ -48,6 +51,28 @@ asio::awaitable<size_t> HttpStream::read_some(asio::mutable_buffer to) {
   if (error == asio::error::eof || error == asio::ssl::error::stream_truncated) co_return 0;
   if (error) throw boost::system::system_error(error);
   co_return size;
+}
+
+asio::awaitable<bool> HttpStream::append_some(std::string& to, std::span<char> scratch) {
+  if (tls_) {
+    std::string piece(scratch.size(), '\0');
+    const size_t size = co_await read_some(asio::buffer(piece));
+    to.append(piece, 0, size);
+    co_return size > 0;
+  }
+  while (true) {
+    const ssize_t size =
+        ::recv(plain_->native_handle(), scratch.data(), scratch.size(), MSG_DONTWAIT);
+    if (size > 0) {
+      to.append(scratch.data(), static_cast<size_t>(size));
+      // Others have their turn, however fast this client sends.
+      co_await asio::post(plain_->get_executor(), asio::use_awaitable);
+    }
+    if (size >= 0) co_return size > 0;
+    if (errno != EAGAIN && errno != EINTR)
+      throw boost::system::system_error(errno, boost::system::system_category());
+    co_await plain_->async_wait(tcp::socket::wait_read, asio::use_awaitable);
+  }
 }
 
 asio::awaitable<size_t> HttpStream::write_some(asio::const_buffer from) {

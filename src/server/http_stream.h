@@ -7,6 +7,7 @@
 #include <boost/asio/ip/tcp.hpp>
 #include <boost/asio/ssl.hpp>
 #include <memory>
+#include <span>
 #include <string>
 
 namespace invar::server {
@@ -26,6 +27,9 @@ class HttpStream {
   // Each but the last throws boost::system::system_error, `read_some` not for the end: that is 0.
   boost::asio::awaitable<void> handshake();
   boost::asio::awaitable<size_t> read_some(boost::asio::mutable_buffer to);
+  // Appends to `to` what can be read, when there is something; false at the end. `scratch` is of
+  // the thread: while it waits, a connection without TLS has no buffer of its own.
+  boost::asio::awaitable<bool> append_some(std::string& to, std::span<char> scratch);
   boost::asio::awaitable<size_t> write_some(boost::asio::const_buffer from);
   // As many bytes as can be sent without waiting; errors are left to write_some.
   size_t write_at_once(boost::asio::const_buffer from);

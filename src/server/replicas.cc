@@ -22,7 +22,8 @@ BackendFacts facts_of(Instance& instance) {
           .prompt_logprobs = engine.prompt_logprobs,
           .block_size = engine.block_size,
           .prefix_caching = engine.prefix_caching,
-          .routed_columns = routed_columns(model.spec())};
+          .routed_columns = routed_columns(model.spec()),
+          .vector_size = model.spec().hidden};
 }
 
 std::vector<std::unique_ptr<Backend>> engines_of(Instance& instance, const Tokenizer& tokenizer) {

@@ -59,9 +59,15 @@ void Server::retrieve(std::shared_ptr<Exchange> exchange) {
         go_on(exchange, *line, stream, skip, lease, is_receipt);
       });
     };
-    worker_.post([=, this] {
-      guarded(exchange, [&] {
-        journal_&& is_large(journal_->bytes_of_line(id)) ? large_.post(find) : find();
+    guarded(exchange, [&] {
+      offer(reading(exchange->request), [=, this] {
+        guarded(exchange, [&] {
+          const int64_t bytes = journal_ ? journal_->bytes_of_line(id) : 0;
+          if (!is_large(bytes)) return find();
+          offer(
+              FairPool::reading(options_.keys.owner(exchange->request), static_cast<size_t>(bytes)),
+              find);
+        });
       });
     });
   });

@@ -9,33 +9,46 @@
 namespace invar::server {
 
 void Server::generate(std::shared_ptr<Exchange> exchange, AskedOf asked_of, AnswerOf answer_of) {
-  rollout::Asked asked;
-  try {
-    asked = asked_of(parse_body(exchange->request.body));
-  } catch (const Error& error) {
-    throw ApiError{400, error.what()};
-  }
+  const auto slots = take_slot(exchange->request);
+  pool_.post(reading(exchange->request), [=, this] {
+    guarded(exchange, [&] {
+      const auto asked =
+          std::make_shared<rollout::Asked>(asked_of(parse_body(exchange->request.body)));
+      auto body = std::make_shared<std::string>(json::dump(asked->body));
+      asked->body = {};
+      http_.post([=, this] {
+        guarded(exchange,
+                [&] { begin_generating(exchange, slots, *asked, std::move(*body), answer_of); });
+      });
+    });
+  });
+}
+
+// On the serving thread.
+void Server::begin_generating(std::shared_ptr<Exchange> exchange, std::shared_ptr<HeldSlots> slots,
+                              const rollout::Asked& asked, std::string body, AnswerOf answer_of) {
   // Asked again until it is served.
   if (!asked.exact_version.is_null() && asked.exact_version != json::Value(weight_version_))
     throw ApiError{503,
                    fmt::format("expected the weight version {}, found {}",
                                json::excerpt(asked.exact_version), json::quoted(weight_version_)),
                    "weight_version"};
-  std::string body = json::dump(asked.body);
+  const std::string owner = options_.keys.owner(exchange->request);
   const auto version = std::make_shared<std::string>();
   const auto inner =
       Translated::make(std::move(exchange), "/v1/completions", std::move(body),
                        [shown = asked.shown, answer_of, version](const json::Value& answer) {
                          return answer_of(shown, answer, *version);
-                       });
+                       },
+                       {.pool =
+                            [this, owner](size_t bytes, auto task) {
+                              pool_.post({FairPool::Kind::slow, owner, bytes}, std::move(task));
+                            },
+                        .serving = [this](auto task) { http_.post(std::move(task)); }});
   // By which weights it is computed is known when it begins.
-  with_weights([this, inner, version](const WeightsLease&) {
+  with_weights([=, this](const WeightsLease& lease) {
     *version = weight_version_;
-    try {
-      answer(inner);
-    } catch (const ApiError& error) {
-      refuse(*inner, error);
-    }
+    answer_with(inner, slots, lease);
   });
 }
 
@@ -126,7 +139,7 @@ void Server::thaw() {
   if (is_held() || swap_ || !streams_.is_frozen()) return;
   with_weights([this](const WeightsLease& lease) {
     for (const Request& request : streams_.thaw(weight_version_))
-      grammars_.post([this, request, lease] {
+      pool_.post({FairPool::Kind::slow, FairPool::kServer}, [this, request, lease] {
         try {
           backend_.submit(request);
         } catch (const EngineFailed&) {  // of which all answers hear

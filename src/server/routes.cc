@@ -1,45 +1,107 @@
 #include "routes.h"
 
+#include <algorithm>
+
 namespace invar::server {
+
+namespace {
+
+using Body = Door::Body;
+
+constexpr Door kFixed = {.name = "fixed",
+                         .body = Body::small,
+                         .read_while_serving = true,
+                         .takes_slots = false,
+                         .place = "none: as much work whatever is asked",
+                         .memory = "its reply"};
+constexpr Door kChange = {.name = "change",
+                          .body = Body::small,
+                          .read_while_serving = true,
+                          .takes_slots = false,
+                          .place = "one change of the engine at a time; the next is refused (409)",
+                          .memory = "its reply"};
+constexpr Door kRefused = {.name = "refused",
+                           .body = Body::whole,
+                           .read_while_serving = false,
+                           .takes_slots = false,
+                           .place = "none: it is answered by a sentence",
+                           .memory = "its body, which nobody reads"};
+constexpr Door kAnswer = {
+    .name = "answer",
+    .body = Body::whole,
+    .read_while_serving = false,
+    .takes_slots = true,
+    .place = "a place for each choice of each prompt, ranked by key",
+    .memory = "its prompts and parameters, before they are kept (`--max-queued-mib`)"};
+constexpr Door kEmbedding = {
+    .name = "embedding",
+    .body = Body::whole,
+    .read_while_serving = false,
+    .takes_slots = true,
+    .place = "a place for each text, 32 at most, ranked by key",
+    .memory = "its texts, vectors and answer, before it is computed (`--max-queued-mib`)"};
+constexpr Door kTokens = {
+    .name = "tokens",
+    .body = Body::tokens,
+    .read_while_serving = false,
+    .takes_slots = false,
+    .place = "at most 512 of one key wait for the pool",
+    .memory = "32 bytes for each byte of the body, until it is answered (`--max-queued-mib`)"};
+constexpr Door kKept = {
+    .name = "kept answer",
+    .body = Body::small,
+    .read_while_serving = false,
+    .takes_slots = false,
+    .place = "at most 512 of one key wait for the pool; then those of an answer",
+    .memory = "what the journal has of it, one at a time on each thread of the pool"};
+constexpr Door kLine = {
+    .name = "kept line",
+    .body = Body::small,
+    .read_while_serving = false,
+    .takes_slots = false,
+    .place = "at most 512 of one key wait for the pool",
+    .memory = "what the journal has of it, one at a time on each thread of the pool"};
+
+}  // namespace
 
 const std::vector<Server::Route>& Server::routes() {
   using enum Keys::Need;
   using Rest = Route::Rest;
   static const std::vector<Route> kRoutes = {
-      {"GET", "/", &Server::page, none},
-      {"GET", "/docs", &Server::page, none},
-      {"GET", "/openapi.json", &Server::page, none},
-      {"GET", "/page/", &Server::page, none, Rest::name},
-      {"GET", "/health", &Server::health, none},
-      {"GET", "/ping", &Server::health, none},
-      {"POST", "/ping", &Server::health, none},
-      {"GET", "/load", &Server::load, none},
-      {"GET", "/version", &Server::version, none},
-      {"GET", "/metrics", &Server::metrics, none},
-      {"GET", "/v1/engine", &Server::engine},
-      {"POST", "/v1/engine", &Server::change_engine},
-      {"GET", "/v1/engine/steps", &Server::steps},
-      {"GET", "/v1/models", &Server::models},
-      {"GET", "/v1/models/", &Server::model, client, Rest::name},
-      {"POST", "/v1/completions", &Server::answer},
-      {"POST", "/v1/chat/completions", &Server::answer},
-      {"POST", "/v1/responses", &Server::answer},
-      {"POST", "/v1/messages", &Server::answer},
-      {"POST", "/v1/messages/count_tokens", &Server::count_tokens},
-      {"POST", "/v1/chat/completions/render", &Server::render},
-      {"POST", "/v1/responses/render", &Server::render},
-      {"POST", "/v1/messages/render", &Server::render},
-      {"POST", "/v1/embeddings", &Server::embeddings},
-      {"POST", "/tokenize", &Server::tokenize},
-      {"POST", "/detokenize", &Server::detokenize},
-      {"POST", "/admin/weights", &Server::take_weights, admin},
-      {"GET", "/v1/completions/", &Server::retrieve, client, Rest::id},
-      {"GET", "/v1/chat/completions/", &Server::retrieve, client, Rest::id},
-      {"GET", "/v1/receipts/", &Server::retrieve, client, Rest::id},
-      {"GET", "/v1/responses/", &Server::retrieve, client, Rest::id},
-      {"GET", "/v1/responses/", &Server::input_items, client, Rest::input_items},
-      {"DELETE", "/v1/responses/", &Server::forget_response, client, Rest::id},
-      {"GET", "/v1/messages/", &Server::retrieve, client, Rest::id},
+      {"GET", "/", &Server::page, kFixed, none},
+      {"GET", "/docs", &Server::page, kFixed, none},
+      {"GET", "/openapi.json", &Server::page, kFixed, none},
+      {"GET", "/page/", &Server::page, kFixed, none, Rest::name},
+      {"GET", "/health", &Server::health, kFixed, none},
+      {"GET", "/ping", &Server::health, kFixed, none},
+      {"POST", "/ping", &Server::health, kFixed, none},
+      {"GET", "/load", &Server::load, kFixed, none},
+      {"GET", "/version", &Server::version, kFixed, none},
+      {"GET", "/metrics", &Server::metrics, kFixed, none},
+      {"GET", "/v1/engine", &Server::engine, kFixed},
+      {"POST", "/v1/engine", &Server::change_engine, kChange},
+      {"GET", "/v1/engine/steps", &Server::steps, kFixed},
+      {"GET", "/v1/models", &Server::models, kFixed},
+      {"GET", "/v1/models/", &Server::model, kFixed, client, Rest::name},
+      {"POST", "/v1/completions", &Server::answer, kAnswer},
+      {"POST", "/v1/chat/completions", &Server::answer, kAnswer},
+      {"POST", "/v1/responses", &Server::answer, kAnswer},
+      {"POST", "/v1/messages", &Server::answer, kAnswer},
+      {"POST", "/v1/messages/count_tokens", &Server::count_tokens, kTokens},
+      {"POST", "/v1/chat/completions/render", &Server::render, kTokens},
+      {"POST", "/v1/responses/render", &Server::render, kTokens},
+      {"POST", "/v1/messages/render", &Server::render, kTokens},
+      {"POST", "/v1/embeddings", &Server::embeddings, kEmbedding},
+      {"POST", "/tokenize", &Server::tokenize, kTokens},
+      {"POST", "/detokenize", &Server::detokenize, kTokens},
+      {"POST", "/admin/weights", &Server::take_weights, kChange, admin},
+      {"GET", "/v1/completions/", &Server::retrieve, kKept, client, Rest::id},
+      {"GET", "/v1/chat/completions/", &Server::retrieve, kKept, client, Rest::id},
+      {"GET", "/v1/receipts/", &Server::retrieve, kKept, client, Rest::id},
+      {"GET", "/v1/responses/", &Server::retrieve, kKept, client, Rest::id},
+      {"GET", "/v1/responses/", &Server::input_items, kLine, client, Rest::input_items},
+      {"DELETE", "/v1/responses/", &Server::forget_response, kLine, client, Rest::id},
+      {"GET", "/v1/messages/", &Server::retrieve, kKept, client, Rest::id},
   };
   return kRoutes;
 }
@@ -50,52 +112,84 @@ const std::vector<Server::Route>& Server::trainer_routes() {
   using enum Keys::Need;
   static const std::vector<Route> kRoutes = {
       // SGLang's: slime.
-      {"POST", "/generate", &Server::generate_sglang},
-      {"GET", "/health_generate", &Server::health, none},
-      {"GET", "/server_info", &Server::server_info},
-      {"GET", "/get_server_info", &Server::server_info},
-      {"GET", "/model_info", &Server::server_info},
-      {"GET", "/get_model_info", &Server::server_info},
-      {"GET", "/get_weight_version", &Server::get_weight_version},
-      {"POST", "/update_weights_from_disk", &Server::update_from_disk, trainer},
-      {"GET", "/flush_cache", &Server::reset_prefix_cache, trainer},
-      {"POST", "/flush_cache", &Server::reset_prefix_cache, trainer},
-      {"POST", "/pause_generation", &Server::pause, trainer},
-      {"POST", "/continue_generation", &Server::go_on_generating, trainer},
-      {"POST", "/abort_request", &Server::abort_requests, trainer},
-      {"POST", "/weights_checker", &Server::check_weights, trainer},
-      {"POST", "/release_memory_occupation", &Server::release_memory, trainer},
-      {"POST", "/resume_memory_occupation", &Server::resume_memory, trainer},
-      {"POST", "/update_weights_from_tensor", &Server::refuse_transport, trainer},
-      {"POST", "/update_weights_from_distributed", &Server::refuse_transport, trainer},
-      {"POST", "/init_weights_update_group", &Server::refuse_transport, trainer},
+      {"POST", "/generate", &Server::generate_sglang, kAnswer},
+      {"GET", "/health_generate", &Server::health, kFixed, none},
+      {"GET", "/server_info", &Server::server_info, kFixed},
+      {"GET", "/get_server_info", &Server::server_info, kFixed},
+      {"GET", "/model_info", &Server::server_info, kFixed},
+      {"GET", "/get_model_info", &Server::server_info, kFixed},
+      {"GET", "/get_weight_version", &Server::get_weight_version, kFixed},
+      {"POST", "/update_weights_from_disk", &Server::update_from_disk, kChange, trainer},
+      {"GET", "/flush_cache", &Server::reset_prefix_cache, kFixed, trainer},
+      {"POST", "/flush_cache", &Server::reset_prefix_cache, kFixed, trainer},
+      {"POST", "/pause_generation", &Server::pause, kChange, trainer},
+      {"POST", "/continue_generation", &Server::go_on_generating, kChange, trainer},
+      {"POST", "/abort_request", &Server::abort_requests, kChange, trainer},
+      {"POST", "/weights_checker", &Server::check_weights, kChange, trainer},
+      {"POST", "/release_memory_occupation", &Server::release_memory, kChange, trainer},
+      {"POST", "/resume_memory_occupation", &Server::resume_memory, kChange, trainer},
+      {"POST", "/update_weights_from_tensor", &Server::refuse_transport, kRefused, trainer},
+      {"POST", "/update_weights_from_distributed", &Server::refuse_transport, kRefused, trainer},
+      {"POST", "/init_weights_update_group", &Server::refuse_transport, kRefused, trainer},
       // vLLM's: SkyRL, OpenRLHF.
-      {"POST", "/init_weight_transfer_engine", &Server::init_transfer, trainer},
-      {"POST", "/start_weight_update", &Server::start_update, trainer},
-      {"POST", "/update_weights", &Server::update_weights, trainer},
-      {"POST", "/finish_weight_update", &Server::finish_update, trainer},
-      {"POST", "/weight_checker", &Server::check_weights, trainer},
-      {"POST", "/pause", &Server::pause, trainer},
-      {"POST", "/resume", &Server::go_on_generating, trainer},
-      {"GET", "/is_paused", &Server::is_paused},
-      {"POST", "/abort_requests", &Server::abort_requests, trainer},
-      {"POST", "/sleep", &Server::sleep, trainer},
-      {"POST", "/wake_up", &Server::wake_up, trainer},
-      {"GET", "/is_sleeping", &Server::is_paused},
-      {"POST", "/reset_prefix_cache", &Server::reset_prefix_cache, trainer},
-      {"GET", "/get_world_size", &Server::world_size},
-      {"POST", "/collective_rpc", &Server::refuse_transport, trainer},
+      {"POST", "/init_weight_transfer_engine", &Server::init_transfer, kChange, trainer},
+      {"POST", "/start_weight_update", &Server::start_update, kChange, trainer},
+      {"POST", "/update_weights", &Server::update_weights, kChange, trainer},
+      {"POST", "/finish_weight_update", &Server::finish_update, kChange, trainer},
+      {"POST", "/weight_checker", &Server::check_weights, kChange, trainer},
+      {"POST", "/pause", &Server::pause, kChange, trainer},
+      {"POST", "/resume", &Server::go_on_generating, kChange, trainer},
+      {"GET", "/is_paused", &Server::is_paused, kFixed},
+      {"POST", "/abort_requests", &Server::abort_requests, kChange, trainer},
+      {"POST", "/sleep", &Server::sleep, kChange, trainer},
+      {"POST", "/wake_up", &Server::wake_up, kChange, trainer},
+      {"GET", "/is_sleeping", &Server::is_paused, kFixed},
+      {"POST", "/reset_prefix_cache", &Server::reset_prefix_cache, kFixed, trainer},
+      {"GET", "/get_world_size", &Server::world_size, kFixed},
+      {"POST", "/collective_rpc", &Server::refuse_transport, kRefused, trainer},
       // TRL's vllm-serve.
-      {"GET", "/health/", &Server::health, none},
-      {"GET", "/get_world_size/", &Server::world_size},
-      {"POST", "/generate/", &Server::generate_trl},
-      {"POST", "/reset_prefix_cache/", &Server::reset_prefix_cache, trainer},
-      {"POST", "/init_communicator/", &Server::refuse_transport, trainer},
-      {"POST", "/update_named_param/", &Server::refuse_transport, trainer},
-      {"POST", "/batch_update_named_params/", &Server::refuse_transport, trainer},
-      {"POST", "/close_communicator/", &Server::refuse_transport, trainer},
+      {"GET", "/health/", &Server::health, kFixed, none},
+      {"GET", "/get_world_size/", &Server::world_size, kFixed},
+      {"POST", "/generate/", &Server::generate_trl, kAnswer},
+      {"POST", "/reset_prefix_cache/", &Server::reset_prefix_cache, kFixed, trainer},
+      {"POST", "/init_communicator/", &Server::refuse_transport, kRefused, trainer},
+      {"POST", "/update_named_param/", &Server::refuse_transport, kRefused, trainer},
+      {"POST", "/batch_update_named_params/", &Server::refuse_transport, kRefused, trainer},
+      {"POST", "/close_communicator/", &Server::refuse_transport, kRefused, trainer},
   };
   return kRoutes;
+}
+
+std::vector<DoorRow> Server::doors() {
+  std::vector<DoorRow> rows;
+  for (const auto* table : {&routes(), &trainer_routes()})
+    for (const Route& route : *table) {
+      std::string path = route.path;
+      if (route.rest != PathRest::none) path += route.rest == PathRest::name ? "{name}" : "{id}";
+      if (route.rest == PathRest::input_items) path += "/input_items";
+      rows.push_back({route.method, path, route.door});
+    }
+  return rows;
+}
+
+size_t Server::most_body(const Route& route) const {
+  const size_t all = options_.http.max_body_bytes;
+  switch (route.door.body) {
+    case Body::small:
+      return std::min(all, Door::kSmall);
+    case Body::tokens:
+      return std::min(all, admission_.most_counted_body());
+    case Body::whole:
+      return all;
+  }
+  return all;
+}
+
+// One that came with its header, before the gate saw it.
+void Server::check_body(const Route& route, const HttpRequest& request) const {
+  if (request.body.size() > most_body(route))
+    throw ApiError{413, fmt::format("expected a body of at most {} bytes, found one of {}",
+                                    most_body(route), request.body.size())};
 }
 
 }  // namespace invar::server

@@ -5,6 +5,7 @@
 #include <string_view>
 
 #include "api.h"
+#include "door.h"
 
 namespace invar::server {
 
@@ -26,6 +27,7 @@ struct Server::Route {
   const char* method;
   const char* path;
   Endpoint endpoint;
+  const Door& door;
   Keys::Need key = Keys::Need::client;
   using Rest = PathRest;
   Rest rest = Rest::none;

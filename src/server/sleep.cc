@@ -132,7 +132,7 @@ void Server::note_awake(const Wake& what) {
 }
 
 void Server::wake_to_end() {
-  worker_.post([this] {
+  changes_.post([this] {
     try {
       backend_.wake({});
     } catch (const std::exception& error) {  // who waits hears that it sleeps

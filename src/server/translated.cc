@@ -5,14 +5,16 @@
 namespace invar::server {
 
 std::shared_ptr<Translated> Translated::make(std::shared_ptr<Exchange> client, std::string path,
-                                             std::string body, Back back) {
+                                             std::string body, Back back, Threads threads) {
   const auto inner = std::make_shared<Translated>();
+  inner->body_place = std::move(client->body_place);
+  client->drop_body();
   inner->request = client->request;
   inner->request.path = std::move(path);
   inner->request.body = std::move(body);
   inner->arrival = client->arrival;
   inner->back_ = std::move(back);
-  client->drop_body();
+  inner->threads_ = std::move(threads);
   const std::weak_ptr weak(inner);
   client->on_gone = [weak] {
     if (const auto one = weak.lock(); one && one->on_gone) one->on_gone();
@@ -27,23 +29,43 @@ std::shared_ptr<Translated> Translated::make(std::shared_ptr<Exchange> client, s
   return inner;
 }
 
-void Translated::reply(HttpReply reply) {
-  if (reply.status == 200) {
-    try {
-      reply.body = json::dump(back_(json::parse(reply.body, "an answer")));
-    } catch (const std::exception& error) {
-      reply = error_reply({500, error.what()});
+HttpReply Translated::translated(HttpReply reply, BodySource* source) const {
+  try {
+    while (source && source->pull(reply.body)) {
     }
+    reply.body = json::dump(back_(json::parse(reply.body, "an answer")));
+  } catch (const std::exception& error) {
+    reply = error_reply({500, error.what()});
   }
+  return reply;
+}
+
+void Translated::send(HttpReply reply) {
   for (auto& header : more_headers) client_->more_headers.push_back(std::move(header));
   client_->reply(std::move(reply));
 }
 
+void Translated::translate_later(HttpReply reply, std::shared_ptr<BodySource> source) {
+  answered_ = true;
+  const auto answer = std::make_shared<HttpReply>(std::move(reply));
+  const size_t bytes = source ? SIZE_MAX : answer->body.size();  // a source is there for long ones
+  threads_.pool(bytes, [self = shared_from_this(), answer, source]() mutable {
+    *answer = self->translated(std::move(*answer), source.get());
+    source = nullptr;
+    self->threads_.serving([self, answer] { self->send(std::move(*answer)); });
+  });
+}
+
+void Translated::reply(HttpReply reply) {
+  if (is_answered()) return;
+  if (reply.status == 200) return translate_later(std::move(reply), nullptr);
+  answered_ = true;
+  send(std::move(reply));
+}
+
 // A long answer that is no stream of events: it can be had as a whole.
 void Translated::stream(HttpReply head, std::shared_ptr<BodySource> source) {
-  while (source->pull(head.body)) {
-  }
-  reply(std::move(head));
+  if (!is_answered()) translate_later(std::move(head), std::move(source));
 }
 
 }  // namespace invar::server

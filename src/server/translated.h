@@ -13,23 +13,35 @@
 namespace invar::server {
 
 // Lives on the serving thread, as every exchange.
-class Translated final : public Exchange {
+class Translated final : public Exchange, public std::enable_shared_from_this<Translated> {
  public:
   using Back = std::function<json::Value(const json::Value& answer)>;
+  // Where the answer, of so many bytes, is translated, and where it is sent.
+  struct Threads {
+    std::function<void(size_t bytes, std::function<void()> task)> pool;
+    std::function<void(std::function<void()> task)> serving;
+  };
 
   // `client` asks for `path` with `body`, and gets what `back` makes of a good answer.
   static std::shared_ptr<Translated> make(std::shared_ptr<Exchange> client, std::string path,
-                                          std::string body, Back back);
+                                          std::string body, Back back, Threads threads);
 
   void reply(HttpReply reply) override;
   void stream(HttpReply head, std::shared_ptr<BodySource> source) override;
   void wake() override { client_->wake(); }
   bool is_gone() const override { return client_->is_gone(); }
-  bool is_answered() const override { return client_->is_answered(); }
+  bool is_answered() const override { return answered_ || client_->is_answered(); }
 
  private:
+  // On a thread of the pool: what the client gets for this reply, whose body may still come.
+  HttpReply translated(HttpReply reply, BodySource* source) const;
+  void translate_later(HttpReply reply, std::shared_ptr<BodySource> source);
+  void send(HttpReply reply);
+
   std::shared_ptr<Exchange> client_;
   Back back_;
+  Threads threads_;
+  bool answered_ = false;
 };
 
 }  // namespace invar::server

@@ -67,7 +67,7 @@ void Server::swap_when_free() {
       if (!exchange->is_answered()) exchange->reply({.body = reply});
   if (!swap_ || swap_->has_begun || leases_ > 0 || streams_.computed() > 0) return;
   swap_->has_begun = true;
-  worker_.post([this, change = swap_->change] {
+  changes_.post([this, change = swap_->change] {
     HttpReply reply;
     try {
       reply.body = json::dump(change());

@@ -9,13 +9,6 @@
 
 namespace invar::server {
 
-// Of a body, or of a line of the journal: what is large has a worker of its own, behind which
-// nothing small waits.
-inline bool is_large(int64_t bytes) {
-  constexpr int64_t kLarge = 64 << 10;
-  return bytes > kLarge;
-}
-
 class Worker {
  public:
   Worker() : thread_([this] { run(); }) {}

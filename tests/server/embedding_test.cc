@@ -29,6 +29,23 @@ TEST(EmbeddingTest, IsFullWithItsLastVectorInWhateverOrder) {
   EXPECT_EQ(c.embedding.vectors(), (std::vector<std::vector<float>>{{1}, {2}}));
 }
 
+TEST(EmbeddingTest, SoManyTextsAreComputedAtTheSameTime) {
+  constexpr size_t kTexts = 2 * Embedding::kAtOnce;
+  Embedding all(std::vector<Request>(kTexts), {}, std::make_shared<FakeExchange>(), nullptr,
+                nullptr);
+  size_t begun = 0;
+  all.more = [&] { begun += all.next() != nullptr; };
+  all.full = [] {};
+  while (all.next()) ++begun;
+  EXPECT_EQ(begun, Embedding::kAtOnce);
+  for (size_t i = 0; i < kTexts; ++i) {
+    EXPECT_EQ(begun, std::min(kTexts, Embedding::kAtOnce + i));
+    all.on_vector(i, {1});
+  }
+  EXPECT_TRUE(all.is_over());
+  EXPECT_FALSE(all.next());
+}
+
 TEST(EmbeddingTest, FailsOnceAndHearsNothingAfterThat) {
   Case c;
   c.embedding.fail("one");

@@ -57,7 +57,7 @@ TEST(StreamTest, SendsWhatComesBeforeTheSenderIsAwake) {
   const auto source = std::make_shared<Source>();
   std::shared_ptr<Exchange> exchange;
   HttpServer server(
-      {.host = "127.0.0.1", .port = 0}, [](const HttpRequest&) { return std::nullopt; },
+      {.host = "127.0.0.1", .port = 0}, [](const HttpRequest&) { return Passage{}; },
       [&](std::shared_ptr<Exchange> e) {
         exchange = e;
         e->stream({}, source);
@@ -88,7 +88,7 @@ TEST(StreamTest, SendsWhatComesBeforeTheSenderIsAwake) {
 TEST(ServingThread, OutlivesWhatThrowsOnIt) {
   int asked = 0;
   HttpServer server(
-      {.host = "127.0.0.1", .port = 0}, [](const HttpRequest&) { return std::nullopt; },
+      {.host = "127.0.0.1", .port = 0}, [](const HttpRequest&) { return Passage{}; },
       [&](std::shared_ptr<Exchange> exchange) {
         if (asked++ == 0) throw std::out_of_range("a handler");
         exchange->reply({.body = "there"});

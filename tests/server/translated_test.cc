@@ -12,12 +12,21 @@ struct Case {
   Case() {
     client->request.path = "/generate";
     client->request.body = "asked";
-    inner = Translated::make(client, "/v1/completions", "{}", [](const json::Value& answer) {
-      return json::Value(json::Object{{"text", *answer.find("choice")}});
-    });
+    inner = Translated::make(
+        client, "/v1/completions", "{}",
+        [](const json::Value& answer) {
+          return json::Value(json::Object{{"text", *answer.find("choice")}});
+        },
+        {.pool = [this](size_t, std::function<void()> task) { pool.push_back(std::move(task)); },
+         .serving = [this](std::function<void()> task) { serving.push_back(std::move(task)); }});
+  }
+  void run() {
+    for (const auto& task : std::exchange(pool, {})) task();
+    for (const auto& task : std::exchange(serving, {})) task();
   }
   std::shared_ptr<FakeExchange> client = std::make_shared<FakeExchange>();
   std::shared_ptr<Translated> inner;
+  std::vector<std::function<void()>> pool, serving;
 };
 
 TEST(Translated, TheRequestIsTheOtherEndpointsAndTheClientsBodyIsGone) {
@@ -31,16 +40,22 @@ TEST(Translated, AGoodAnswerIsTranslatedAndAnErrorIsNot) {
   Case good, bad;
   good.inner->more_headers = {{"x", "y"}};
   good.inner->reply({.body = R"({"choice": "word"})"});
+  EXPECT_TRUE(good.inner->is_answered());
+  EXPECT_TRUE(good.client->replies.empty()) << "it was translated on the serving thread";
+  good.inner->reply({.status = 504});  // its deadline, meanwhile
+  good.run();
   ASSERT_EQ(good.client->replies.size(), 1u);
   EXPECT_EQ(good.client->replies[0].body, R"({"text": "word"})");
   EXPECT_EQ(good.client->more_headers, (Headers{{"x", "y"}}));
   bad.inner->reply({.status = 400, .body = R"({"choice": "word"})"});
+  EXPECT_TRUE(bad.pool.empty());
   EXPECT_EQ(bad.client->replies[0].body, R"({"choice": "word"})");
 }
 
 TEST(Translated, WhatCannotBeTranslatedIsAnError) {
   Case c;
   c.inner->reply({.body = "no json"});
+  c.run();
   EXPECT_EQ(c.client->replies[0].status, 500);
 }
 

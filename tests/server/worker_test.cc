@@ -28,10 +28,5 @@ TEST(Worker, RunsThemOnAThreadOfItsOwn) {
   EXPECT_NE(first, std::this_thread::get_id());
 }
 
-TEST(Worker, LargeBodiesAreThoseAbove64Kibibytes) {
-  EXPECT_FALSE(is_large(64 << 10));
-  EXPECT_TRUE(is_large((64 << 10) + 1));
-}
-
 }  // namespace
 }  // namespace invar::server
