@@ -523,7 +523,7 @@ struct Kernels {
   Operation<QkvProductParams> qkv_product;  // null where it would gain nothing
   Operation<AttentionParams> attention;
   Operation<RotatedAttentionParams> rotated_attention;  // null where it would gain nothing
-  Operation<PartialAttentionParams> partial_attention;  // null on a GPU in order hopper
+  Operation<PartialAttentionParams> partial_attention;  // on a GPU of whole sequences
   Operation<RoundParams> round;
   Operation<AddParams> add;
   Operation<AddNormParams> add_norm;  // null where it would gain nothing

@@ -16,6 +16,11 @@ constexpr int64_t paired_column(int64_t i, int matrix) {
   return i / kPanelWidth * 2 * kPanelWidth + matrix * kPanelWidth + i % kPanelWidth;
 }
 
+// The column of a gated pair's dots: as the outputs of a matrix that is the pair of this layout.
+constexpr int64_t dots_column(int64_t i, int matrix, int64_t width, WeightLayout layout) {
+  return layout == WeightLayout::rows ? matrix * round_up(width, 8) + i : paired_column(i, matrix);
+}
+
 // A run of columns of an activation, or one matrix of a pair.
 struct Columns {
   int64_t first = 0;  // 0 when paired
@@ -25,7 +30,7 @@ struct Columns {
   constexpr int64_t at(int64_t i) const { return pair < 0 ? first + i : paired_column(i, pair); }
 };
 
-// A gated product whose dots are kept, too: [T][2 * round_up(F, 16)], columns as the panels.
+// A gated product whose dots are kept, too: [T][2 * round_up(F, 16)], columns as dots_column says.
 struct KeptGatedMatmulParams {
   GatedMatmulParams product;
   float* dots;
@@ -48,7 +53,8 @@ struct PackColumnsParams {
   int64_t rows, width;
   Columns inner;
   int64_t inner_size;
-  bf16_t* out;  // elements that no row goes to keep what they hold
+  bf16_t* out;                                 // elements that no row goes to keep what they hold
+  WeightLayout layout = WeightLayout::panels;  // of a CPU's
 };
 
 // gradient[i] += dy[t][columns.at(i)] over rows: what the weight of an input that is always 1 gets.
@@ -105,13 +111,14 @@ struct CurveBackwardParams {
 
 // The gradients of gate and up from that of curve(g) * u.
 struct GateBackwardParams {
-  const float* gate_up;    // [T][2 * round_up(F, 16)]: the products, columns paired
+  const float* gate_up;    // [T][2 * round_up(F, 16)]: the products, columns as dots_column says
   const float* gate_bias;  // [F] or null
   const float* up_bias;
   const float* d_gated;  // [T][F]
   int64_t rows, width;   // F
-  Activation out;        // [T][2 * round_up(F, 16)]; pad columns set to zero
+  Activation out;        // [T][2 * round_up(F, 16)], columns paired; pad columns set to zero
   Nonlinearity curve = Nonlinearity::silu;
+  WeightLayout layout = WeightLayout::panels;  // of the pair whose dots these are
 };
 
 // What the gradient of a score passes through; scores under a cap have none.

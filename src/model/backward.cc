@@ -205,7 +205,8 @@ void BackwardPass::pack_inputs(const Activation& x, int64_t width, int64_t rows)
                         .width = width,
                         .inner = {0, rows},
                         .inner_size = rows,
-                        .out = ws_.packed.data()});
+                        .out = ws_.packed.data(),
+                        .layout = model_.kernels.weights});
 }
 
 // The gradient of a weight [columns][inputs] from that of its outputs and the packed inputs.
@@ -220,7 +221,7 @@ void BackwardPass::weight_gradient(const char* name, float* out, const Activatio
   const Activation transposed{ws_.transposed.data(), DType::bf16, activation_stride(rows)};
   run("transpose", kernels_.transpose,
       TransposeParams{.x = dy, .rows = rows, .columns = columns, .out = transposed});
-  const Matrix packed{ws_.packed.data(), DType::bf16, inputs, rows};
+  const Matrix packed{ws_.packed.data(), DType::bf16, inputs, rows, model_.kernels.weights};
   // The first batch's chains begin with +0 whatever `out` holds.
   run(name, io_.begins ? model_.kernels.matmul : kernels_.extend_matmul,
       MatmulParams{.x = transposed,

@@ -534,8 +534,9 @@ void DecoderWeights::reload(const DecoderSpec& spec, const TensorSource& source,
   WeightLoader(*this, spec, source, arithmetic_, device, pool, {}).load();
 }
 
-DecoderWeights DecoderWeights::in_turn(const DecoderSpec& spec, const Arithmetic& arithmetic) {
-  DecoderWeights weights(arithmetic, make_shard(spec, 0, 1));
+DecoderWeights DecoderWeights::in_turn(const DecoderSpec& spec, const Arithmetic& arithmetic,
+                                       WeightLayout layout) {
+  DecoderWeights weights(arithmetic, make_shard(spec, 0, 1), layout);
   weights.layers_.resize(static_cast<size_t>(spec.all_layers()));
   return weights;
 }

@@ -31,7 +31,8 @@ class DecoderWeights {
 
   // Of a whole model none of which is there yet. Its layers share their memory, so that one is
   // there at a time: the last that was loaded; likewise the embedding and a head of its own.
-  static DecoderWeights in_turn(const DecoderSpec& spec, const Arithmetic& arithmetic);
+  static DecoderWeights in_turn(const DecoderSpec& spec, const Arithmetic& arithmetic,
+                                WeightLayout layout = WeightLayout::panels);
   void load_layer(const DecoderSpec& spec, int layer, const TensorSource& source, Device& device,
                   ThreadPool& pool);
   // A tied head is the embedding.
@@ -74,8 +75,8 @@ class DecoderWeights {
  private:
   friend class WeightLoader;
   using Memory = std::vector<VacatableArray<std::byte>>;
-  DecoderWeights(const Arithmetic& arithmetic, const Shard& shard)
-      : shard_(shard), arithmetic_(arithmetic), layout_(WeightLayout::panels) {}
+  DecoderWeights(const Arithmetic& arithmetic, const Shard& shard, WeightLayout layout)
+      : shard_(shard), arithmetic_(arithmetic), layout_(layout) {}
 
   Shard shard_;
   Arithmetic arithmetic_;

@@ -22,7 +22,7 @@ int64_t inputs_of(const TensorRow& row, bool is_pair) {
 // The shapes of a layer's matrices, and what goes into them.
 class TransposedWeights::Visitor : public TensorVisitor {
  public:
-  explicit Visitor(Targets& targets) : targets_(targets) {}
+  Visitor(Targets& targets, WeightLayout layout) : targets_(targets), layout_(layout) {}
 
   void vector(const float*&, const std::vector<TensorRow>&, const Each*) override {}
   void matrix(Matrix& to, const std::vector<TensorRow>& rows, MatrixForm form) override {
@@ -31,17 +31,21 @@ class TransposedWeights::Visitor : public TensorVisitor {
     to = {.type = DType::bf16,
           .n = rows[0].columns.size,
           .k = inputs,
+          .layout = layout_,
           .count = form.each ? form.each->count : 1};
     targets_.push_back({&to, rows, form.is_pair});
   }
 
  private:
   Targets& targets_;
+  const WeightLayout layout_;
 };
 
-TransposedWeights::TransposedWeights(const DecoderSpec& spec, Device& device, bool in_turn)
+TransposedWeights::TransposedWeights(const DecoderSpec& spec, Device& device, bool in_turn,
+                                     WeightLayout layout)
     : spec_(spec),
       in_turn_(in_turn),
+      layout_(layout),
       layers_(static_cast<size_t>(spec.all_layers())),
       targets_(layers_.size()) {
   for (int i = 0; i < spec.all_layers(); ++i) describe_layer(i);
@@ -49,13 +53,13 @@ TransposedWeights::TransposedWeights(const DecoderSpec& spec, Device& device, bo
     share(device);
   else
     for (const Targets& layer : targets_) allocate(device, layer);
-  head_ = {.type = DType::bf16, .n = spec.hidden, .k = spec.vocab};
+  head_ = {.type = DType::bf16, .n = spec.hidden, .k = spec.vocab, .layout = layout};
   allocate(device, {{&head_, {}, false}});
 }
 
 void TransposedWeights::describe_layer(int layer) {
   const Shard whole_model{};
-  Visitor visitor(targets_[static_cast<size_t>(layer)]);
+  Visitor visitor(targets_[static_cast<size_t>(layer)], layout_);
   for (const auto& part : parts_of({spec_, layer, whole_model})) {
     LayerWeights& weights = layers_[static_cast<size_t>(layer)];
     weights.push_back(part->make_weights());
@@ -109,7 +113,8 @@ class Packing {
                               .width = to.n,
                               .inner = inner,
                               .inner_size = to.k,
-                              .out = static_cast<bf16_t*>(const_cast<void*>(to.data))});
+                              .out = static_cast<bf16_t*>(const_cast<void*>(to.data)),
+                              .layout = to.layout});
   }
 
  private:

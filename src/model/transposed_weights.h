@@ -15,7 +15,8 @@ namespace invar {
 class TransposedWeights {
  public:
   // `in_turn`: layers share their memory, so that one is there at a time.
-  TransposedWeights(const DecoderSpec& spec, Device& device, bool in_turn = false);
+  TransposedWeights(const DecoderSpec& spec, Device& device, bool in_turn = false,
+                    WeightLayout layout = WeightLayout::panels);
 
   // Bf16 in a parameter layout, from element `begin` on.
   struct Source {
@@ -54,6 +55,7 @@ class TransposedWeights {
 
   DecoderSpec spec_;
   bool in_turn_;
+  WeightLayout layout_;
   int last_layer_ = -1;  // in turn: the one that is there
   std::vector<DeviceArray<bf16_t>> memory_;
   std::vector<LayerWeights> layers_;

@@ -60,6 +60,9 @@ void read_training(TomlSection section, TrainerOptions& options) {
   section.get("groups", options.groups, 1, 1024);
   section.get("batch_rows", options.batch_rows, 1, 65536);
   section.get("recompute", options.recompute);
+  std::string arithmetic(name_of(options.order));
+  section.get("arithmetic", arithmetic, {"portable", "hopper"});
+  options.order = arithmetic == "hopper" ? Order::hopper : Order::portable;
   section.finish();
 }
 

@@ -61,7 +61,8 @@ TrainingState starting_state(const DecoderSpec& spec, const TensorSource& weight
 }
 
 std::string training_identity(const TrainerOptions& options) {
-  return fmt::format("train-1/g{}", options.groups);
+  const std::string identity = fmt::format("train-1/g{}", options.groups);
+  return options.order == Order::portable ? identity : identity + "/hopper";
 }
 
 // What a GPU computes.
@@ -90,6 +91,8 @@ void Trainer::check_options() const {
   require(is_power_of_two(o.ranks) && o.ranks <= o.groups,
           "a number of ranks that is a power of two and at most the groups", o.ranks);
   if (o.device != "cpu") check_device_options();
+  if (o.teacher.weights && o.order != Order::portable)
+    fail_usage("expected the arithmetic portable beside a teacher, found {}", name_of(o.order));
   int before = 0;
   for (const ExitLoss& exit : o.exits) {
     require(exit.layers > before && exit.layers < o.model.spec.layers,

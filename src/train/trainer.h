@@ -41,6 +41,7 @@ struct TrainerOptions {
   int context = 512;   // positions of a row, a multiple of 32
   int rows = 32;       // of a step
   int groups = 4;      // of rows, a power of two: the tree over gradients
+  Order order = Order::portable;  // or hopper, that of Hopper's tensor cores
   OptimizerOptions optimizer;
   // ---- Below here nothing shows in the weights.
   int batch_rows = 8;  // rows that are computed at once

@@ -7,14 +7,16 @@
 
 namespace invar {
 
-TrainingDevice open_training_device(const std::string& name, const std::string& instruction_set) {
+TrainingDevice open_training_device(const std::string& name, const std::string& instruction_set,
+                                    Order order) {
   std::shared_ptr<Device> device = open_device(name, 0, 1);
   if (device->is_host())
-    return {std::move(device), select_kernels(Order::portable, instruction_set),
-            select_training_kernels(Order::portable, instruction_set)};
+    return {std::move(device), select_kernels(order, instruction_set),
+            select_training_kernels(order, instruction_set)};
   if (instruction_set != "auto")
     fail_usage("the instruction set {} was asked for and the device is {}", instruction_set, name);
-  return {std::move(device), cuda::kernels(Order::portable), cuda::training_kernels()};
+  if (order == Order::hopper) cuda::check_hopper_steps(*device);
+  return {std::move(device), cuda::kernels(order), cuda::training_kernels(order)};
 }
 
 }  // namespace invar

@@ -11,11 +11,13 @@ namespace invar {
 
 struct TrainingDevice {
   std::shared_ptr<Device> device;
-  Kernels kernels;  // of order portable, as the next
+  Kernels kernels;
   TrainingKernels training;
 };
 
-// `name`: cpu, cuda or cuda:N; the instruction set is a CPU's. Throws UsageError and Error.
-TrainingDevice open_training_device(const std::string& name, const std::string& instruction_set);
+// `name`: cpu, cuda or cuda:N; the instruction set is a CPU's. The order is portable or hopper.
+// Throws UsageError and Error.
+TrainingDevice open_training_device(const std::string& name, const std::string& instruction_set,
+                                    Order order);
 
 }  // namespace invar

@@ -121,6 +121,14 @@ TEST_P(TrainingOnGpu, gives_the_weights_of_a_cpu) {
   expect_the_cpus(options, train(options, "cpu"), train(options, "cuda"));
 }
 
+// Few rows: what a CPU does in the order of tensor cores takes its time.
+TEST_P(TrainingOnGpu, gives_the_weights_of_a_cpu_in_order_hopper) {
+  TrainerOptions options = options_of(GetParam().spec, 64);
+  options.order = Order::hopper;
+  options.threads = 0;
+  expect_the_cpus(options, train(options, "cpu", 1), train(options, "cuda", 1));
+}
+
 INSTANTIATE_TEST_SUITE_P(models, TrainingOnGpu, ::testing::ValuesIn(all_models()),
                          [](const auto& info) { return std::string(info.param.name); });
 
@@ -130,13 +138,16 @@ class TrainerOnGpu : public CudaTest {};
 TEST_F(TrainerOnGpu, has_bits_that_do_not_depend_on_batches) {
   TrainerOptions options = options_of(tiny_models()[3].spec);
   options.exits = {{1, 0.3f}};
-  const Trained expected = train(options, "cpu");
-  for (const int batch_rows : {1, 2})
-    for (const bool recompute : {false, true}) {
-      options.batch_rows = batch_rows;
-      options.recompute = recompute;
-      expect_the_cpus(options, expected, train(options, "cuda"));
-    }
+  for (const Order order : {Order::portable, Order::hopper}) {
+    options.order = order;
+    const Trained expected = train(options, "cpu", 1);
+    for (const int batch_rows : {1, 2})
+      for (const bool recompute : {false, true}) {
+        options.batch_rows = batch_rows;
+        options.recompute = recompute;
+        expect_the_cpus(options, expected, train(options, "cuda", 1));
+      }
+  }
 }
 
 // The foil: another group count is another sum.

@@ -69,6 +69,7 @@ void transpose(const TransposeParams& p, const Execution& on) {
 }
 
 void pack_columns(const PackColumnsParams& p, const Execution& on) {
+  CHECK(p.layout == WeightLayout::panels, "columns are packed into panels on a CPU");
   const auto [begin, end] = on.share.of(p.rows, kLeaf);
   CHECK(p.inner.first % 2 == 0, "pairs of rows become pairs of inner elements");
   for (int64_t leaf = begin; leaf < end; leaf += kLeaf)

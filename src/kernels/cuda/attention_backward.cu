@@ -1,10 +1,12 @@
-// The backward of attention (numerics 9) in order portable on CUDA cores, and what it needs of the
-// forward. Tiles are 32 queries by 32 slots, the leaves of all its sums: a block has the slots of
-// one tile and goes through the queries' tiles for dk and dv, or the other way round for dq, and
-// computes the weights of each tile again. Rows of one table are one sequence from position 0 on.
+// The backward of attention (numerics 9) and what it needs of the forward, in order portable on
+// CUDA cores, in order hopper on tensor cores. Tiles are 32 queries by 32 slots, whole leaves of
+// all its sums: a block has the slots of one tile and goes through the queries' tiles for dk and
+// dv, or the other way round for dq, and computes the weights of each tile again. Rows of one table
+// are one sequence from position 0 on.
 #include "base/check.h"
 #include "device/cuda/cuda_stream.h"
 #include "kernels/cuda/elementwise.cuh"
+#include "kernels/cuda/mma.cuh"
 #include "kernels/cuda/tma.cuh"
 #include "kernels/cuda/training_operations.h"
 
@@ -22,12 +24,13 @@ __device__ float high(uint32_t pair) {
   return __uint_as_float(pair & 0xffff0000);
 }
 
-// 32 rows of bf16 in shared memory, pairs of neighbouring elements in a word; an odd stride keeps
-// rows in different banks.
+// Rows of bf16 in shared memory, pairs of neighbouring elements in a word. Their stride keeps those
+// that a warp reads at once in different banks.
 struct Rows {
   uint32_t* words;
   int stride;
   __device__ uint32_t at(int row, int word) const { return words[row * stride + word]; }
+  __device__ const uint32_t* row(int r) const { return words + r * stride; }
   __device__ bf16_t* element(int row, int e) const {
     return reinterpret_cast<bf16_t*>(words + row * stride) + e;
   }
@@ -37,46 +40,94 @@ struct Rows {
 __host__ __device__ constexpr int head_words(int head_dim) {
   return static_cast<int>(round_up(head_dim, 32)) / 2;
 }
-constexpr int kWeightStride = kTile / 2 + 1;  // words of a row of weights
+// Words between rows, which threads read word by word, or as pairs of words.
+template <Order order>
+constexpr int kPad = order == Order::hopper ? 4 : 1;
+template <Order order>
+constexpr int kLeafStride = kTile / 2 + kPad<order>;  // of rows of 32 elements
 
-// One sequence of the batch.
+// One sequence of the batch: its rows are those of one table, which stand together.
 struct Sequence {
-  int64_t begin;  // row of its position 0
-  int64_t rows;   // of the batch
-  int32_t table;
+  int64_t begin, size;
   const int32_t* blocks;
 
-  __device__ Sequence(const AttentionParams& p, int64_t row)
-      : begin(row - p.positions[row]),
-        rows(p.rows),
-        table(p.table_of[row]),
-        blocks(p.tables[table]) {}
-  __device__ bool has(const AttentionParams& p, int64_t position) const {
-    const int64_t row = begin + position;
-    return row < rows && p.table_of[row] == table;
+  __device__ Sequence(const AttentionParams& p, int64_t row) : begin(row - p.positions[row]) {
+    const int32_t table = p.table_of[row];
+    int64_t last = row, beyond = p.rows;  // the last row that is known to be one of them
+    while (beyond - last > 1) {
+      const int64_t middle = (last + beyond) / 2;
+      (p.table_of[middle] == table ? last : beyond) = middle;
+    }
+    size = beyond - begin;
+    blocks = p.tables[table];
+  }
+  __device__ bool has(int64_t position) const { return position < size; }
+};
+
+// The dots of 32 rows of x and 32 of y: a thread has four of them, those of the pairs at(0) ..
+// at(3) of rows.
+template <Order order>
+struct TileDots;
+
+template <>
+struct TileDots<Order::portable> {
+  __device__ static int2 at(int i) {
+    const int thread = static_cast<int>(threadIdx.x);
+    return {thread / 16 * 2 + i / 2, thread % 16 * 2 + i % 2};
+  }
+  __device__ static void compute(const Rows& x, const Rows& y, int head_dim, float (&dots)[4]) {
+    const int2 rows = at(0);
+#pragma unroll
+    for (int i = 0; i < 4; ++i) dots[i] = 0.0f;
+    for (int leaf = 0; leaf < head_words(head_dim); leaf += kTile / 2) {
+      float even[4] = {}, odd[4] = {};
+#pragma unroll
+      for (int w = leaf; w < leaf + kTile / 2; ++w) {
+        const uint32_t a[2] = {x.at(rows.x, w), x.at(rows.x + 1, w)};
+        const uint32_t b[2] = {y.at(rows.y, w), y.at(rows.y + 1, w)};
+#pragma unroll
+        for (int i = 0; i < 4; ++i) {
+          even[i] = __fmaf_rn(low(a[i / 2]), low(b[i % 2]), even[i]);
+          odd[i] = __fmaf_rn(high(a[i / 2]), high(b[i % 2]), odd[i]);
+        }
+      }
+#pragma unroll
+      for (int i = 0; i < 4; ++i) dots[i] = dots[i] + (even[i] + odd[i]);
+    }
+#pragma unroll
+    for (int i = 0; i < 4; ++i) dots[i] = dots[i] + 0.0f;
   }
 };
 
-// dot(x, y) over the words of two rows, order portable, without the final + 0.
-__device__ void dots(const Rows& x, const Rows& y, int words, int x0, int y0, float (&sum)[2][2]) {
-#pragma unroll
-  for (int i = 0; i < 4; ++i) sum[i / 2][i % 2] = 0.0f;
-  for (int leaf = 0; leaf < words; leaf += kTile / 2) {
-    float even[2][2] = {}, odd[2][2] = {};
-#pragma unroll
-    for (int w = leaf; w < leaf + kTile / 2; ++w) {
-      const uint32_t a[2] = {x.at(x0, w), x.at(x0 + 1, w)}, b[2] = {y.at(y0, w), y.at(y0 + 1, w)};
-#pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        even[i / 2][i % 2] = __fmaf_rn(low(a[i / 2]), low(b[i % 2]), even[i / 2][i % 2]);
-        odd[i / 2][i % 2] = __fmaf_rn(high(a[i / 2]), high(b[i % 2]), odd[i / 2][i % 2]);
-      }
-    }
-#pragma unroll
-    for (int i = 0; i < 4; ++i)
-      sum[i / 2][i % 2] = sum[i / 2][i % 2] + (even[i / 2][i % 2] + odd[i / 2][i % 2]);
-  }
+// 16 outputs from row `first` on.
+__device__ StepOutputs load_outputs(const Rows& x, int first, int s) {
+  const int lane = threadIdx.x % kWarp;
+  const uint32_t* row = x.row(first + lane / 4 * 2);
+  const StepRows even = load_row(row, s, lane), odd = load_row(row + x.stride, s, lane);
+  return {{even.b[0], odd.b[0], even.b[1], odd.b[1]}};
 }
+__device__ StepRows load_rows(const Rows& y, int first, int s) {
+  const int lane = threadIdx.x % kWarp;
+  return load_row(y.row(first + lane / 4), s, lane);
+}
+
+// A warp has 16 rows of x and 8 of y.
+template <>
+struct TileDots<Order::hopper> {
+  __device__ static int2 at(int i) {
+    const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp;
+    return {warp / 4 * 16 + lane / 4 * 2 + i / 2, warp % 4 * 8 + lane % 4 * 2 + i % 2};
+  }
+  __device__ static void compute(const Rows& x, const Rows& y, int head_dim, float (&dots)[4]) {
+    const int warp = threadIdx.x / kWarp;
+#pragma unroll
+    for (int i = 0; i < 4; ++i) dots[i] = 0.0f;
+    for (int s = 0; s < (head_dim + 15) / 16; ++s)
+      step(dots, load_outputs(x, warp / 4 * 16, s), load_rows(y, warp % 4 * 8, s));
+#pragma unroll
+    for (int i = 0; i < 4; ++i) dots[i] = dots[i] + 0.0f;
+  }
+};
 
 // Of one query head: tiles of queries and of slots in shared memory.
 class Tiles {
@@ -84,42 +135,76 @@ class Tiles {
   __device__ Tiles(const AttentionParams& p, const Sequence& sequence, int group)
       : p_(p), sequence_(sequence), group_(group), words_(head_words(p.kv.head_dim)) {}
 
-  __device__ int words() const { return words_; }
+  __device__ int head_dim() const { return p_.kv.head_dim; }
 
+  // Words of slots from `first` on, zeros where there is none. Head elements of a cache in rows, as
+  // of rows of queries, stand side by side; else keys' are pairs, and values' are one by one.
   __device__ void load_slots(int64_t first, bool are_keys, const Rows& to) const {
     const KvLayer& kv = p_.kv;
-    for (int at = threadIdx.x; at < kTile * words_ * 2; at += kThreads) {
-      const int j = at / (words_ * 2), e = at % (words_ * 2);
-      const int64_t position = first + j;
-      bf16_t x{0};
-      if (e < kv.head_dim && sequence_.has(p_, position)) {
-        const int64_t block = sequence_.blocks[position / kv.block_size];
-        const int64_t slot = position % kv.block_size;
-        x = are_keys ? kv.keys[kv.key_index(block, group_, slot, e)]
-                     : kv.values[kv.value_index(block, group_, slot, e)];
-      }
-      *to.element(j, e) = x;
-    }
+    const bf16_t* from = are_keys ? kv.keys : kv.values;
+    const auto slot_at = [&](int64_t position, int e) {
+      const int64_t block = sequence_.blocks[position / kv.block_size];
+      const int64_t slot = position % kv.block_size;
+      return from + (are_keys ? kv.key_index(block, group_, slot, e)
+                              : kv.value_index(block, group_, slot, e));
+    };
+    if (kv.layout == CacheLayout::rows)
+      return load_words(
+          to, [&](int j) { return is_there(first + j) ? slot_at(first + j, 0) : nullptr; });
+    for (int j = threadIdx.x / kWarp; j < kTile; j += kWarps)
+      for (int e = threadIdx.x % kWarp; e < 2 * words_; e += kWarp)
+        *to.element(j, e) =
+            e < kv.head_dim && is_there(first + j) ? *slot_at(first + j, e) : bf16_t{0};
   }
   // Rows of head elements: `stride` elements from row to row, `offset` to those of the head.
   __device__ void load_rows(int64_t first, const bf16_t* from, int64_t stride, int64_t offset,
                             const Rows& to) const {
-    for (int at = threadIdx.x; at < kTile * words_ * 2; at += kThreads) {
-      const int t = at / (words_ * 2), e = at % (words_ * 2);
-      const bool is_there = e < p_.kv.head_dim && sequence_.has(p_, first + t);
-      *to.element(t, e) =
-          is_there ? from[(sequence_.begin + first + t) * stride + offset + e] : bf16_t{0};
-    }
+    load_words(to, [&](int t) {
+      return is_there(first + t) ? from + (sequence_.begin + first + t) * stride + offset : nullptr;
+    });
   }
   __device__ void load_queries(int64_t first, int h, const Rows& to) const {
     const int64_t padded = round_up(p_.kv.head_dim, 32);
     load_rows(first, p_.q, p_.heads * padded, h * padded, to);
   }
   __device__ bool is_valid(int64_t t, int64_t j) const {
-    return sequence_.has(p_, t) && j <= t && (p_.window == 0 || j > t - p_.window);
+    return is_there(t) && j <= t && (p_.window == 0 || j > t - p_.window);
+  }
+
+  // The columns of x as rows, for tensor cores, which sum along rows.
+  __device__ void transpose(const Rows& x, const Rows& to) const {
+    const int row = threadIdx.x % (kTile / 2) * 2;
+    for (int word = threadIdx.x / (kTile / 2); word < words_; word += 2 * kWarps) {
+      const uint32_t a = x.at(row, word), b = x.at(row + 1, word);
+      to.words[2 * word * to.stride + row / 2] = __byte_perm(a, b, 0x5410);
+      to.words[(2 * word + 1) * to.stride + row / 2] = __byte_perm(a, b, 0x7632);
+    }
   }
 
  private:
+  __device__ bool is_there(int64_t position) const { return sequence_.has(position); }
+
+  // All elements of rows that begin at from(row), or zeros where that is null. 16 bytes at a time
+  // where the rows are whole such pieces.
+  template <typename From>
+  __device__ void load_words(const Rows& to, const From& from) const {
+    const int head_dim = p_.kv.head_dim, pieces = words_ / 4, whole = head_dim / 8;
+    for (int at = threadIdx.x; at < kTile * pieces; at += kThreads) {
+      const int row = at / pieces, piece = at % pieces;
+      const bf16_t* x = from(row);
+      uint32_t words[4] = {};
+      if (x && piece < whole && reinterpret_cast<uintptr_t>(x) % 16 == 0) {
+        const uint4 four = *reinterpret_cast<const uint4*>(x + piece * 8);
+        words[0] = four.x, words[1] = four.y, words[2] = four.z, words[3] = four.w;
+      } else if (x) {
+        for (int i = 0; i < 8 && piece * 8 + i < head_dim; ++i)
+          words[i / 2] |= uint32_t{x[piece * 8 + i]} << (i % 2 * 16);
+      }
+#pragma unroll
+      for (int i = 0; i < 4; ++i) to.words[row * to.stride + piece * 4 + i] = words[i];
+    }
+  }
+
   const AttentionParams& p_;
   const Sequence& sequence_;
   const int group_, words_;
@@ -129,28 +214,34 @@ class Tiles {
 
 struct TileMemory {
   Rows q, d_out, keys, values;
-  Rows p, ds;     // [32][32] each, see below
-  float* mean;    // D of the queries
-  float* max;     // M
-  float* by_sum;  // 1 / L
+  Rows p, ds;          // [32][32] each, see below
+  Rows first, second;  // order hopper: columns of what is summed, as rows
+  float* mean;         // D of the queries
+  float* max;          // M
+  float* by_sum;       // 1 / L
 };
 
+template <Order order>
 __device__ TileMemory memory_of(uint32_t* shared, int words) {
   TileMemory m;
-  for (Rows* rows : {&m.q, &m.d_out, &m.keys, &m.values}) {
-    *rows = {shared, words + 1};
-    shared += kTile * (words + 1);
-  }
-  for (Rows* rows : {&m.p, &m.ds}) {
-    *rows = {shared, kWeightStride};
-    shared += kTile * kWeightStride;
-  }
+  const auto place = [&](Rows& rows, int count, int stride) {
+    rows = {shared, stride};
+    shared += count * stride;
+  };
+  for (Rows* rows : {&m.q, &m.d_out, &m.keys, &m.values}) place(*rows, kTile, words + kPad<order>);
+  for (Rows* rows : {&m.p, &m.ds}) place(*rows, kTile, kLeafStride<order>);
+  if constexpr (order == Order::hopper)
+    for (Rows* rows : {&m.first, &m.second}) place(*rows, 2 * words, kLeafStride<order>);
   m.mean = reinterpret_cast<float*>(shared);
   m.max = m.mean + kTile, m.by_sum = m.max + kTile;
   return m;
 }
+template <Order order>
 int shared_bytes(int head_dim) {
-  return (4 * kTile * (head_words(head_dim) + 1) + 2 * kTile * kWeightStride + 3 * kTile) * 4;
+  const int words = head_words(head_dim), columns = order == Order::hopper ? 4 * words : 0;
+  return (4 * kTile * (words + kPad<order>)+(2 * kTile + columns) * kLeafStride<order> +
+          3 * kTile) *
+         4;
 }
 
 // With the scales of scores and of their gradients.
@@ -166,7 +257,7 @@ __device__ void load_sums(const AttentionBackwardParams& p, const Sequence& sequ
   const int lane = threadIdx.x % kWarp;
   for (int i = threadIdx.x / kWarp; i < kTile; i += kWarps) {
     const int64_t row = sequence.begin + first + i;
-    const bool is_there = sequence.has(f, first + i);
+    const bool is_there = sequence.has(first + i);
     float lanes[2] = {};
     if (is_there) {
       const bf16_t* x = static_cast<const bf16_t*>(p.d_out.data) + row * p.d_out.stride;
@@ -185,21 +276,19 @@ __device__ void load_sums(const AttentionBackwardParams& p, const Sequence& sequ
 
 // Weights of queries t0 .. and slots j0 .., rounded. Rows of p and ds are slots with queries side
 // by side where the queries are summed over, else queries with slots side by side.
-template <bool kSumsQueries>
+template <Order order, bool kSumsQueries>
 __device__ void weigh(const Backward& of, const Tiles& tiles, int64_t t0, int64_t j0,
                       const TileMemory& m) {
-  const int t = static_cast<int>(threadIdx.x) / 16 * 2, j = static_cast<int>(threadIdx.x) % 16 * 2;
-  float scores[2][2], dp[2][2];
-  dots(m.q, m.keys, tiles.words(), t, j, scores);
-  dots(m.d_out, m.values, tiles.words(), t, j, dp);
+  float scores[4], dp[4];
+  TileDots<order>::compute(m.q, m.keys, tiles.head_dim(), scores);
+  TileDots<order>::compute(m.d_out, m.values, tiles.head_dim(), dp);
 #pragma unroll
   for (int i = 0; i < 4; ++i) {
-    const int a = t + i / 2, b = j + i % 2;
+    const auto [a, b] = TileDots<order>::at(i);
     float weight = 0.0f, ds = 0.0f;
     if (tiles.is_valid(t0 + a, j0 + b)) {
-      const float score = scores[i / 2][i % 2] + 0.0f;
-      weight = math::exp2(__fmaf_rn(score, of.factor, -m.max[a])) * m.by_sum[a];
-      ds = (weight * ((dp[i / 2][i % 2] + 0.0f) - m.mean[a])) * of.scale;
+      weight = math::exp2(__fmaf_rn(scores[i], of.factor, -m.max[a])) * m.by_sum[a];
+      ds = (weight * (dp[i] - m.mean[a])) * of.scale;
     }
     const int row = kSumsQueries ? b : a, column = kSumsQueries ? a : b;
     *m.p.element(row, column) = f32_to_bf16(weight);
@@ -207,15 +296,28 @@ __device__ void weigh(const Backward& of, const Tiles& tiles, int64_t t0, int64_
   }
 }
 
-// ---- Sums over a leaf of 32: a thread has 4 rows of weights by kPairs pairs of head elements.
+// ---- Sums over 32 rows of x, weighted, for 32 rows of weights. A thread has kValues of them.
 
+template <Order order, int kPairs>  // kPairs * 64 head elements at most
+struct Sums;
+
+// A thread has 4 rows of weights by kPairs pairs of head elements.
 template <int kPairs>
-struct Sums {
-  float of[4][2 * kPairs] = {};
+struct Sums<Order::portable, kPairs> {
+  static constexpr int kValues = 8 * kPairs;
+  float of[kValues] = {};
 
-  // of[r][.] = of[r][.] + the leaf of (weights[row][s], x[s][.]) over s.
-  __device__ void add_leaf(const Rows& weights, const Rows& x, int words) {
-    const int row = static_cast<int>(threadIdx.x) / kWarp * 4, lane = threadIdx.x % kWarp;
+  __device__ static int row(int i) {
+    return static_cast<int>(threadIdx.x) / kWarp * 4 + i / (2 * kPairs);
+  }
+  __device__ static int element(int i) {
+    const int lane = threadIdx.x % kWarp, column = i % (2 * kPairs);
+    return 2 * (lane + column / 2 * kWarp) + column % 2;
+  }
+
+  // of[i] = of[i] + the leaf of (weights[row(i)][s], x[s][element(i)]) over s.
+  __device__ void add(const Rows& weights, const Rows& x, const Rows&, int words) {
+    const int first = row(0), lane = threadIdx.x % kWarp;
 #pragma unroll
     for (int pair = 0; pair < kPairs; ++pair) {
       const int word = lane + pair * kWarp;
@@ -226,7 +328,7 @@ struct Sums {
         const uint32_t a = x.at(2 * s, word), b = x.at(2 * s + 1, word);
 #pragma unroll
         for (int r = 0; r < 4; ++r) {
-          const uint32_t w = weights.at(row + r, s);
+          const uint32_t w = weights.at(first + r, s);
           even[r][0] = __fmaf_rn(low(w), low(a), even[r][0]);
           even[r][1] = __fmaf_rn(low(w), high(a), even[r][1]);
           odd[r][0] = __fmaf_rn(high(w), low(b), odd[r][0]);
@@ -237,32 +339,68 @@ struct Sums {
       for (int r = 0; r < 4; ++r)
 #pragma unroll
         for (int i = 0; i < 2; ++i) {
-          float& sum = of[r][2 * pair + i];
+          float& sum = of[r * 2 * kPairs + 2 * pair + i];
           sum = sum + (even[r][i] + odd[r][i]);
         }
     }
   }
+};
 
-  // Rows of `out` from position `first` on.
-  __device__ void write(const AttentionBackwardParams& p, const Sequence& sequence, int64_t first,
-                        int64_t head) const {
-    const int row = static_cast<int>(threadIdx.x) / kWarp * 4, lane = threadIdx.x % kWarp;
-    const int e_count = p.forward.kv.head_dim;
+// A warp has all rows of weights by kPairs times 8 head elements: two instructions each.
+template <int kPairs>
+struct Sums<Order::hopper, kPairs> {
+  static constexpr int kValues = 8 * kPairs;
+  float of[kValues] = {};
+
+  __device__ static int row(int i) {
+    return i / 4 % 2 * 16 + static_cast<int>(threadIdx.x) % kWarp / 4 * 2 + i % 4 / 2;
+  }
+  __device__ static int element(int i) {
+    const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp;
+    return (i / 8 * kWarps + warp) * 8 + lane % 4 * 2 + i % 2;
+  }
+
+  // of[i] goes on with two steps of (weights[row(i)][s], columns[element(i)][s]).
+  __device__ void add(const Rows& weights, const Rows&, const Rows& columns, int words) {
+    const int warp = threadIdx.x / kWarp;
 #pragma unroll
-    for (int r = 0; r < 4; ++r) {
-      if (!sequence.has(p.forward, first + row + r)) continue;
-      float* out = p.d_qkv + (sequence.begin + first + row + r) * p.d_qkv_stride + head * e_count;
+    for (int s = 0; s < 2; ++s) {
+      const StepOutputs outputs[2] = {load_outputs(weights, 0, s), load_outputs(weights, 16, s)};
 #pragma unroll
-      for (int i = 0; i < 2 * kPairs; ++i) {
-        const int e = 2 * (lane + i / 2 * kWarp) + i % 2;
-        if (e < e_count) out[e] = of[r][i] + 0.0f;
+      for (int c = 0; c < kPairs; ++c) {
+        const int first = (c * kWarps + warp) * 8;
+        if (first >= 2 * words) continue;
+        const StepRows rows = load_rows(columns, first, s);
+        step(reinterpret_cast<float(&)[4]>(of[8 * c]), outputs[0], rows);
+        step(reinterpret_cast<float(&)[4]>(of[8 * c + 4]), outputs[1], rows);
       }
     }
   }
 };
 
+// The + 0 behind the chain of a head.
+template <typename Sums>
+__device__ void end_head(Sums& sums) {
+#pragma unroll
+  for (int i = 0; i < Sums::kValues; ++i) sums.of[i] = sums.of[i] + 0.0f;
+}
+
+// To the rows of d_qkv from position `first` on.
+template <typename Sums>
+__device__ void write(const AttentionBackwardParams& p, const Sequence& sequence, int64_t first,
+                      int64_t head, const Sums& sums) {
+  const int head_dim = p.forward.kv.head_dim;
+#pragma unroll
+  for (int i = 0; i < Sums::kValues; ++i) {
+    const int64_t position = first + Sums::row(i);
+    const int e = Sums::element(i);
+    if (e < head_dim && sequence.has(position))
+      p.d_qkv[(sequence.begin + position) * p.d_qkv_stride + head * head_dim + e] = sums.of[i];
+  }
+}
+
 // A block has a tile of slots of a key/value head, if a row begins one: blockIdx.x is the row.
-template <int kPairs>
+template <Order order, int kPairs>
 __global__ __launch_bounds__(kThreads) void key_gradients_kernel(
     const __grid_constant__ Backward of) {
   extern __shared__ uint32_t shared[];
@@ -273,12 +411,13 @@ __global__ __launch_bounds__(kThreads) void key_gradients_kernel(
   const int group = static_cast<int>(blockIdx.y), heads = f.heads / f.kv.kv_heads;
   const Sequence sequence(f, blockIdx.x);
   const Tiles tiles(f, sequence, group);
-  const TileMemory m = memory_of(shared, tiles.words());
+  const int words = head_words(f.kv.head_dim);
+  const TileMemory m = memory_of<order>(shared, words);
   tiles.load_slots(j0, true, m.keys);
   tiles.load_slots(j0, false, m.values);
-  Sums<kPairs> d_keys, d_values;
-  for (int h = group * heads; h < (group + 1) * heads; ++h)
-    for (int64_t t0 = j0; sequence.has(f, t0); t0 += kTile) {
+  Sums<order, kPairs> d_keys, d_values;
+  for (int h = group * heads; h < (group + 1) * heads; ++h) {
+    for (int64_t t0 = j0; sequence.has(t0); t0 += kTile) {
       if (f.window > 0 && t0 >= j0 + kTile + f.window) break;
       __syncthreads();
       tiles.load_queries(t0, h, m.q);
@@ -286,17 +425,22 @@ __global__ __launch_bounds__(kThreads) void key_gradients_kernel(
                       int64_t{h} * f.kv.head_dim, m.d_out);
       load_sums(p, sequence, t0, h, m);
       __syncthreads();
-      weigh<true>(of, tiles, t0, j0, m);
+      weigh<order, true>(of, tiles, t0, j0, m);
+      if constexpr (order == Order::hopper)
+        tiles.transpose(m.q, m.first), tiles.transpose(m.d_out, m.second);
       __syncthreads();
-      d_keys.add_leaf(m.ds, m.q, tiles.words());
-      d_values.add_leaf(m.p, m.d_out, tiles.words());
+      d_keys.add(m.ds, m.q, m.first, words);
+      d_values.add(m.p, m.d_out, m.second, words);
     }
-  d_keys.write(p, sequence, j0, f.heads + group);
-  d_values.write(p, sequence, j0, f.heads + f.kv.kv_heads + group);
+    end_head(d_keys);
+    end_head(d_values);
+  }
+  write(p, sequence, j0, f.heads + group, d_keys);
+  write(p, sequence, j0, f.heads + f.kv.kv_heads + group, d_values);
 }
 
 // A block has a tile of queries of a head.
-template <int kPairs>
+template <Order order, int kPairs>
 __global__ __launch_bounds__(kThreads) void query_gradients_kernel(
     const __grid_constant__ Backward of) {
   extern __shared__ uint32_t shared[];
@@ -307,30 +451,33 @@ __global__ __launch_bounds__(kThreads) void query_gradients_kernel(
   const int h = static_cast<int>(blockIdx.y), group = h / (f.heads / f.kv.kv_heads);
   const Sequence sequence(f, blockIdx.x);
   const Tiles tiles(f, sequence, group);
-  const TileMemory m = memory_of(shared, tiles.words());
+  const int words = head_words(f.kv.head_dim);
+  const TileMemory m = memory_of<order>(shared, words);
   tiles.load_queries(t0, h, m.q);
   tiles.load_rows(t0, static_cast<const bf16_t*>(p.d_out.data), p.d_out.stride,
                   int64_t{h} * f.kv.head_dim, m.d_out);
   load_sums(p, sequence, t0, h, m);
-  Sums<kPairs> d_queries;
+  Sums<order, kPairs> d_queries;
   for (int64_t j0 = 0; j0 <= t0; j0 += kTile) {
     if (f.window > 0 && j0 + kTile + f.window <= t0) continue;
     __syncthreads();
     tiles.load_slots(j0, true, m.keys);
     tiles.load_slots(j0, false, m.values);
     __syncthreads();
-    weigh<false>(of, tiles, t0, j0, m);
+    weigh<order, false>(of, tiles, t0, j0, m);
+    if constexpr (order == Order::hopper) tiles.transpose(m.keys, m.first);
     __syncthreads();
-    d_queries.add_leaf(m.ds, m.keys, tiles.words());
+    d_queries.add(m.ds, m.keys, m.first, words);
   }
-  d_queries.write(p, sequence, t0, h);
+  end_head(d_queries);
+  write(p, sequence, t0, h, d_queries);
 }
 
-template <int kPairs>
+template <Order order, int kPairs>
 void launch_backward(const AttentionBackwardParams& p, const Execution& on) {
   const AttentionParams& f = p.forward;
   const Backward of{p, score_scale(f).factor, gradient_scale(f)};
-  const int bytes = shared_bytes(f.kv.head_dim);
+  const int bytes = shared_bytes<order>(f.kv.head_dim);
   const auto start = [&](auto* kernel, int heads) {
     const cudaStream_t stream = stream_of(on);
     gpu_of(on).allow_shared(reinterpret_cast<const void*>(kernel), bytes);
@@ -338,13 +485,14 @@ void launch_backward(const AttentionBackwardParams& p, const Execution& on) {
              static_cast<size_t>(bytes), stream>>>(of);
     cuda_launched("attention's backward");
   };
-  start(key_gradients_kernel<kPairs>, f.kv.kv_heads);
-  start(query_gradients_kernel<kPairs>, f.heads);
+  start(key_gradients_kernel<order, kPairs>, f.kv.kv_heads);
+  start(query_gradients_kernel<order, kPairs>, f.heads);
 }
 
 // ---- M and L of the forward
 
 // A block has a tile of queries of a head.
+template <Order order>
 __global__ __launch_bounds__(kThreads) void attention_sums_kernel(
     const __grid_constant__ PartialAttentionParams partial, ScoreScale scale) {
   extern __shared__ uint32_t shared[];
@@ -355,7 +503,7 @@ __global__ __launch_bounds__(kThreads) void attention_sums_kernel(
   const int h = static_cast<int>(blockIdx.y), lane = threadIdx.x % kWarp;
   const Sequence sequence(p, blockIdx.x);
   const Tiles tiles(p, sequence, h / (p.heads / p.kv.kv_heads));
-  const TileMemory m = memory_of(shared, tiles.words());
+  const TileMemory m = memory_of<order>(shared, head_words(p.kv.head_dim));
   tiles.load_queries(t0, h, m.q);
   float max[4] = {}, sum[4] = {};  // of this warp's queries
   bool is_set[4] = {};
@@ -365,14 +513,12 @@ __global__ __launch_bounds__(kThreads) void attention_sums_kernel(
       __syncthreads();
       tiles.load_slots(j0, true, m.keys);
       __syncthreads();
-      const int t = static_cast<int>(threadIdx.x) / 16 * 2;
-      const int j = static_cast<int>(threadIdx.x) % 16 * 2;
-      float found[2][2];
-      dots(m.q, m.keys, tiles.words(), t, j, found);
+      float dots[4];
+      TileDots<order>::compute(m.q, m.keys, tiles.head_dim(), dots);
       for (int i = 0; i < 4; ++i) {
-        float d = found[i / 2][i % 2] + 0.0f;
-        if (scale.inner > 0) d = math::half_tanh(d * scale.inner);
-        scores[t + i / 2][j0 - base + j + i % 2] = d;
+        const auto [t, j] = TileDots<order>::at(i);
+        scores[t][j0 - base + j] =
+            scale.inner > 0 ? math::half_tanh(dots[i] * scale.inner) : dots[i];
       }
     }
     __syncthreads();
@@ -403,7 +549,7 @@ __global__ __launch_bounds__(kThreads) void attention_sums_kernel(
   }
   for (int i = 0; i < 4; ++i) {
     const int64_t t = t0 + static_cast<int>(threadIdx.x) / kWarp * 4 + i;
-    if (lane != 0 || !sequence.has(p, t)) continue;
+    if (lane != 0 || !sequence.has(t)) continue;
     partial.max[(sequence.begin + t) * p.heads + h] = max[i];
     partial.sum[(sequence.begin + t) * p.heads + h] = sum[i];
   }
@@ -411,33 +557,40 @@ __global__ __launch_bounds__(kThreads) void attention_sums_kernel(
 
 }  // namespace
 
+template <Order order>
 void attention_backward(const AttentionBackwardParams& p, const Execution& on) {
   const AttentionParams& f = p.forward;
   if (f.rows == 0) return;
   CHECK(f.kv.head_dim <= kMostHeadDim && !f.kv.is_f32(), "heads of attention's backward");
   switch ((head_words(f.kv.head_dim) + kWarp - 1) / kWarp) {
     case 1:
-      return launch_backward<1>(p, on);
+      return launch_backward<order, 1>(p, on);
     case 2:
-      return launch_backward<2>(p, on);
+      return launch_backward<order, 2>(p, on);
     case 3:
-      return launch_backward<3>(p, on);
+      return launch_backward<order, 3>(p, on);
     default:
-      return launch_backward<4>(p, on);
+      return launch_backward<order, 4>(p, on);
   }
 }
+template void attention_backward<Order::portable>(const AttentionBackwardParams&, const Execution&);
+template void attention_backward<Order::hopper>(const AttentionBackwardParams&, const Execution&);
 
+template <Order order>
 void attention_sums(const PartialAttentionParams& p, const Execution& on) {
   const AttentionParams& f = p.of;
   if (f.rows == 0 || !p.max) return;
   CHECK(f.kv.head_dim <= kMostHeadDim && !f.kv.is_f32() && !f.sinks && !p.begin,
         "what attention keeps for its backward");
-  const int bytes = shared_bytes(f.kv.head_dim);
+  const int bytes = shared_bytes<order>(f.kv.head_dim);
   const cudaStream_t stream = stream_of(on);
-  gpu_of(on).allow_shared(reinterpret_cast<const void*>(attention_sums_kernel), bytes);
-  attention_sums_kernel<<<dim3(static_cast<unsigned>(f.rows), static_cast<unsigned>(f.heads)),
-                          kThreads, static_cast<size_t>(bytes), stream>>>(p, score_scale(f));
+  auto* kernel = attention_sums_kernel<order>;
+  gpu_of(on).allow_shared(reinterpret_cast<const void*>(kernel), bytes);
+  kernel<<<dim3(static_cast<unsigned>(f.rows), static_cast<unsigned>(f.heads)), kThreads,
+           static_cast<size_t>(bytes), stream>>>(p, score_scale(f));
   cuda_launched("sums of attention");
 }
+template void attention_sums<Order::portable>(const PartialAttentionParams&, const Execution&);
+template void attention_sums<Order::hopper>(const PartialAttentionParams&, const Execution&);
 
 }  // namespace invar::cuda

@@ -181,7 +181,9 @@ __global__ __launch_bounds__(kThreads) void gate_backward_kernel(
     out[gate] = out[up] = bf16_t{0};
     return;
   }
-  float g = p.gate_up[t * both + gate], u = p.gate_up[t * both + up];
+  const float* dots = p.gate_up + t * both;
+  float g = dots[dots_column(f, 0, p.width, p.layout)];
+  float u = dots[dots_column(f, 1, p.width, p.layout)];
   if (p.gate_bias) g = g + p.gate_bias[f];
   if (p.up_bias) u = u + p.up_bias[f];
   const float d = p.d_gated[t * p.width + f];
@@ -203,8 +205,9 @@ __global__ __launch_bounds__(kThreads) void gate_dots_kernel(
   if (t >= p.rows) return;
   float y = 0.0f;
   if (f < width) {
-    float gate = kept.dots[t * both + paired_column(f, 0)];
-    float up = kept.dots[t * both + paired_column(f, 1)];
+    const WeightLayout layout = p.gate_up.layout;
+    float gate = kept.dots[t * both + dots_column(f, 0, width, layout)];
+    float up = kept.dots[t * both + dots_column(f, 1, width, layout)];
     if (p.gate_bias) gate = gate + p.gate_bias[f];
     if (p.up_bias) up = up + p.up_bias[f];
     y = gated(p.curve, gate, up);

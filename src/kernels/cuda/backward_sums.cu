@@ -28,26 +28,32 @@ __device__ float leaf_of(const At& at) {
   return even + odd;
 }
 
-// A chain over `count` leaves, from acc on, for each of the block's 32 columns: a warp computes a
-// leaf of all of them, and the first one adds what the warps have, in order.
+// A chain over `count` leaves, from acc on, for each of the block's columns: threads compute many
+// leaves of a column at once, and the first one adds them in order.
+constexpr int kChainThreads = 1024, kColumns = 16, kLeavesAtOnce = kChainThreads / kColumns;
+
 template <typename Leaf>
 __device__ float chain(float acc, int64_t count, bool is_column, const Leaf& leaf) {
-  __shared__ float leaves[kWarps][kWarp];
-  const int warp = threadIdx.x / kWarp, lane = threadIdx.x % kWarp;
-  for (int64_t first = 0; first < count; first += kWarps) {
-    if (is_column && first + warp < count) leaves[warp][lane] = leaf(first + warp);
+  __shared__ float leaves[kLeavesAtOnce][kColumns];
+  const int own = threadIdx.x / kColumns, column = threadIdx.x % kColumns;
+  for (int64_t first = 0; first < count; first += kLeavesAtOnce) {
+    if (is_column && first + own < count) leaves[own][column] = leaf(first + own);
     __syncthreads();
-    for (int i = 0; warp == 0 && i < kWarps && first + i < count; ++i) acc = acc + leaves[i][lane];
+    const int there = static_cast<int>(min(int64_t{kLeavesAtOnce}, count - first));
+    for (int i = 0; own == 0 && i < there; ++i) acc = acc + leaves[i][column];
     __syncthreads();
   }
   return acc + 0.0f;
 }
 
 __device__ int64_t column_of_block() {
-  return static_cast<int64_t>(blockIdx.x) * kWarp + threadIdx.x % kWarp;
+  return static_cast<int64_t>(blockIdx.x) * kColumns + threadIdx.x % kColumns;
+}
+__device__ bool has_sum() {
+  return threadIdx.x < kColumns;
 }
 
-__global__ __launch_bounds__(kThreads) void bias_gradient_kernel(
+__global__ __launch_bounds__(kChainThreads) void bias_gradient_kernel(
     const __grid_constant__ BiasGradientParams p) {
   const int64_t i = column_of_block();
   const bool is_column = i < p.columns.count;
@@ -59,10 +65,10 @@ __global__ __launch_bounds__(kThreads) void bias_gradient_kernel(
           return float2{1.0f, bf16_to_f32(dy[(leaf * kLeaf + j) * p.dy.stride])};
         });
       });
-  if (is_column && threadIdx.x < kWarp) p.gradient[i] = sum;
+  if (is_column && has_sum()) p.gradient[i] = sum;
 }
 
-__global__ __launch_bounds__(kThreads) void norm_gradient_kernel(
+__global__ __launch_bounds__(kChainThreads) void norm_gradient_kernel(
     const __grid_constant__ NormGradientParams p) {
   const int64_t i = column_of_block();
   const bool is_column = i < p.width;
@@ -75,10 +81,10 @@ __global__ __launch_bounds__(kThreads) void norm_gradient_kernel(
                         p.x[t * p.x_stride + column] * p.rs[t * p.rs_stride + h]};
         });
       });
-  if (is_column && threadIdx.x < kWarp) p.gradient[i] = sum;
+  if (is_column && has_sum()) p.gradient[i] = sum;
 }
 
-__global__ __launch_bounds__(kThreads) void layer_norm_gradient_kernel(
+__global__ __launch_bounds__(kChainThreads) void layer_norm_gradient_kernel(
     const __grid_constant__ LayerNormGradientParams layer) {
   const NormGradientParams& p = layer.norm;
   const int64_t i = column_of_block();
@@ -97,7 +103,7 @@ __global__ __launch_bounds__(kThreads) void layer_norm_gradient_kernel(
                                return float2{1.0f, p.dy[(leaf * kLeaf + j) * p.dy_stride + i]};
                              });
                            });
-  if (!is_column || threadIdx.x >= kWarp) return;
+  if (!is_column || !has_sum()) return;
   p.gradient[i] = weight;
   layer.bias_gradient[i] = bias;
 }
@@ -173,20 +179,38 @@ __global__ __launch_bounds__(kThreads) void pack_columns_kernel(
     p.out[packed_index_bf16(n, p.inner.at(row), p.inner_size)] = p.x[row * p.x_stride + n];
 }
 
+// The same into rows: a block has 32 columns of 32 rows.
+__global__ __launch_bounds__(kThreads) void pack_rows_kernel(
+    const __grid_constant__ PackColumnsParams p) {
+  __shared__ bf16_t tile[kWarp][kWarp + 2];
+  const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp;
+  const int64_t t0 = static_cast<int64_t>(blockIdx.x) * kWarp;
+  const int64_t n0 = static_cast<int64_t>(blockIdx.y) * kWarp;
+  for (int row = warp; row < kWarp; row += kWarps)
+    if (t0 + row < p.rows && n0 + lane < p.width)
+      tile[row][lane] = p.x[(t0 + row) * p.x_stride + n0 + lane];
+  __syncthreads();
+  const int64_t stride = round_up(p.inner_size, kLeafPad), t = t0 + lane;
+  if (t >= p.rows) return;
+  const int64_t at = p.inner.at(t);
+  for (int row = warp; row < kWarp; row += kWarps)
+    if (n0 + row < p.width) p.out[(n0 + row) * stride + at] = tile[lane][row];
+}
+
 }  // namespace
 
 void bias_gradient(const BiasGradientParams& p, const Execution& on) {
   if (p.columns.count == 0) return;
   launch("a bias's gradient", bias_gradient_kernel,
-         {blocks_of(p.columns.count, kWarp), kThreads, 0}, on, p);
+         {blocks_of(p.columns.count, kColumns), kChainThreads, 0}, on, p);
 }
 void norm_gradient(const NormGradientParams& p, const Execution& on) {
-  launch("a norm's gradient", norm_gradient_kernel, {blocks_of(p.width, kWarp), kThreads, 0}, on,
-         p);
+  launch("a norm's gradient", norm_gradient_kernel,
+         {blocks_of(p.width, kColumns), kChainThreads, 0}, on, p);
 }
 void layer_norm_gradient(const LayerNormGradientParams& p, const Execution& on) {
   launch("a norm's gradient", layer_norm_gradient_kernel,
-         {blocks_of(p.norm.width, kWarp), kThreads, 0}, on, p);
+         {blocks_of(p.norm.width, kColumns), kChainThreads, 0}, on, p);
 }
 void squares(const SquaresParams& p, const Execution& on) {
   if (p.count == 0) return;
@@ -202,6 +226,12 @@ void transpose(const TransposeParams& p, const Execution& on) {
 }
 void pack_columns(const PackColumnsParams& p, const Execution& on) {
   if (p.rows == 0 || p.width == 0) return;
+  if (p.layout == WeightLayout::rows) {
+    const dim3 grid(static_cast<unsigned>(blocks_of(p.rows, kWarp)),
+                    static_cast<unsigned>(blocks_of(p.width, kWarp)));
+    pack_rows_kernel<<<grid, kThreads, 0, stream_of(on)>>>(p);
+    return cuda_launched("packing columns");
+  }
   launch("packing columns", pack_columns_kernel,
          {blocks_of((p.rows + 1) / 2 * p.width), kThreads, 0}, on, p);
 }

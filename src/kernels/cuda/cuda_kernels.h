@@ -11,8 +11,8 @@ namespace invar::cuda {
 
 // The kernels of an order, with the schedules below chosen by shape.
 Kernels kernels(Order order);
-// Those of training, of order portable: the bits of a CPU's.
-TrainingKernels training_kernels();
+// Those of training.
+TrainingKernels training_kernels(Order order);
 
 // Ways to compute the same bits: which threads compute what, in which pieces. All choices of tile,
 // split and stages are entries of these tables.

@@ -103,9 +103,10 @@ void attention(const AttentionParams& p, const Execution& on) {
 }
 
 // With what a tape keeps.
+template <Order order>
 void partial_attention(const PartialAttentionParams& p, const Execution& on) {
-  attention<Order::portable>(p.of, on);
-  attention_sums(p, on);
+  attention<order>(p.of, on);
+  attention_sums<order>(p, on);
 }
 
 template <Order order>
@@ -135,7 +136,7 @@ Kernels table() {
           .qkv_product = nullptr,
           .attention = attention<order>,
           .rotated_attention = order == Order::hopper ? rotated_attention : nullptr,
-          .partial_attention = order == Order::portable ? partial_attention : nullptr,
+          .partial_attention = partial_attention<order>,
           .round = round,
           .add = add,
           .add_norm = add_norm,

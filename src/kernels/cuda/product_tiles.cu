@@ -179,7 +179,8 @@ void portable_tiles(const GatedMatmulParams& p, const Execution& on) {
   launch_tiles<8, false>(product_of(p), FromZero{}, end_of(p), on);
 }
 
-void extend_matmul(const MatmulParams& p, const Execution& on) {
+template <>
+void extend_matmul<Order::portable>(const MatmulParams& p, const Execution& on) {
   if (p.rows == 0) return;
   launch_tiles<8, false>(product_of(p), FromOutputs{p.y, p.y_stride, p.w.n, p.rows}, end_of(p), on);
 }

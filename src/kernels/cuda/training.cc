@@ -9,33 +9,33 @@ namespace invar::cuda {
 namespace {
 
 // Both products as one matrix, whose outputs stand as the dots do; then the curve.
+template <Order order>
 void kept_gated_matmul(const KeptGatedMatmulParams& kept, const Execution& on) {
   const GatedMatmulParams& p = kept.product;
   CHECK(kept.dots, "dots that are kept");
   if (p.rows == 0) return;
+  const int64_t width = 2 * round_up(p.gate_up.n, kPanelWidth);
   Matrix both = p.gate_up;
-  both.n = 2 * round_up(p.gate_up.n, kPanelWidth);
+  both.n = both.layout == WeightLayout::rows ? 2 * both.all_rows() : width;
   both.count = 1;
-  kernels(Order::portable)
-      .matmul({.x = p.x,
-               .w = both,
-               .rows = p.rows,
-               .split_k = 1,
-               .bias = nullptr,
-               .accumulate = false,
-               .y = kept.dots,
-               .y_stride = both.n},
-              on);
+  kernels(order).matmul({.x = p.x,
+                         .w = both,
+                         .rows = p.rows,
+                         .split_k = 1,
+                         .bias = nullptr,
+                         .accumulate = false,
+                         .y = kept.dots,
+                         .y_stride = width},
+                        on);
   gate_dots(kept, on);
 }
 
-}  // namespace
-
-TrainingKernels training_kernels() {
+template <Order order>
+TrainingKernels training_table() {
   return {.name = "cuda",
-          .order = Order::portable,
-          .gated_matmul = kept_gated_matmul,
-          .extend_matmul = extend_matmul,
+          .order = order,
+          .gated_matmul = kept_gated_matmul<order>,
+          .extend_matmul = extend_matmul<order>,
           .round = round,
           .transpose = transpose,
           .pack_columns = pack_columns,
@@ -43,7 +43,7 @@ TrainingKernels training_kernels() {
           .norm_backward = norm_backward,
           .norm_gradient = norm_gradient,
           .gate_backward = gate_backward,
-          .attention_backward = attention_backward,
+          .attention_backward = attention_backward<order>,
           .attention_scratch = [](int64_t, int64_t) { return int64_t{0}; },
           .qkv_backward = qkv_backward,
           .embed_gradient = embed_gradient,
@@ -59,6 +59,13 @@ TrainingKernels training_kernels() {
           .sum_pairs = sum_pairs,
           .router_backward = router_backward,
           .gather_leaves = gather_leaves};
+}
+
+}  // namespace
+
+TrainingKernels training_kernels(Order order) {
+  return order == Order::hopper ? training_table<Order::hopper>()
+                                : training_table<Order::portable>();
 }
 
 }  // namespace invar::cuda

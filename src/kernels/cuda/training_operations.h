@@ -27,10 +27,13 @@ void pair_gradients(const PairGradientsParams& p, const Execution& on);
 void sum_pairs(const SumPairsParams& p, const Execution& on);
 void router_backward(const RouterBackwardParams& p, const Execution& on);
 void gather_leaves(const GatherLeavesParams& p, const Execution& on);
-// Of order portable.
+// Of each order.
+template <Order order>
 void extend_matmul(const MatmulParams& p, const Execution& on);
+template <Order order>
 void attention_backward(const AttentionBackwardParams& p, const Execution& on);
 // M and L of attention (numerics 4.1, step 4), of whole sequences.
+template <Order order>
 void attention_sums(const PartialAttentionParams& p, const Execution& on);
 
 }  // namespace invar::cuda

@@ -77,6 +77,7 @@ void transpose(const TransposeParams& p, const Execution& on) {
 }
 
 void pack_columns(const PackColumnsParams& p, const Execution& on) {
+  CHECK(p.layout == WeightLayout::panels, "columns are packed into panels on a CPU");
   const auto [begin, end] = on.share.of(p.width, kPanelWidth);
   for (int64_t n = begin; n < end; ++n)
     for (int64_t t = 0; t < p.rows; ++t)

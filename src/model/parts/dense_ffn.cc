@@ -149,7 +149,8 @@ Activation DenseFfn::inputs_of_curve(BackwardPass& b, const Kept& kept) const {
                              .rows = b.rows(),
                              .width = f,
                              .out = out,
-                             .curve = spec_.curve});
+                             .curve = spec_.curve,
+                             .layout = w.gate_up.layout});
   else
     b.run("curve backward", b.kernels().curve_backward,
           CurveBackwardParams{.x = at.gate_up,

@@ -68,7 +68,7 @@ class Experts final : public PartOf<ExpertsWeights, ExpertsActivations> {
 
   int64_t pairs_of(const BackwardPass& b) const { return b.rows() * spec_.routing.chosen; }
   void pair_product(BackwardPass& b, const char* name, const Activations& at, const Activation& x,
-                    const Matrix& w, float* y) const;
+                    const Matrix& w, float* y, int64_t y_stride = 0) const;
   struct OfExpert;
   void weight_gradients(BackwardPass& b, const Activations& at, const Activation& dy,
                         int64_t outputs, const Activation& x, int64_t inputs,

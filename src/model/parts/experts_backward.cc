@@ -35,7 +35,7 @@ std::vector<int32_t> leaf_places(const ExpertRows& of, int expert) {
 
 // y = x * w for the pairs of every expert, each by its own matrix of a stack.
 void Experts::pair_product(BackwardPass& b, const char* name, const Activations& at,
-                           const Activation& x, const Matrix& w, float* y) const {
+                           const Activation& x, const Matrix& w, float* y, int64_t y_stride) const {
   b.run(name, b.forward_kernels().expert_matmul,
         ExpertMatmulParams{.each = {.x = x,
                                     .w = w,
@@ -44,7 +44,7 @@ void Experts::pair_product(BackwardPass& b, const char* name, const Activations&
                                     .bias = nullptr,
                                     .accumulate = false,
                                     .y = y,
-                                    .y_stride = w.n},
+                                    .y_stride = y_stride > 0 ? y_stride : w.n},
                            .begin = at.begin,
                            .matmul = b.forward_kernels().matmul});
 }
@@ -144,9 +144,9 @@ void Experts::backward(BackwardPass& b, const Kept& kept) const {
 
   // The products of gate and up again, as the forward had them.
   Matrix both = kept.w.gate_up;
-  both.n = pair;
+  both.n = both.layout == WeightLayout::rows ? 2 * both.all_rows() : pair;
   both.count /= 2;
-  pair_product(b, "experts gated", at, at.inputs, both, ws.pair_dots.data());
+  pair_product(b, "experts gated", at, at.inputs, both, ws.pair_dots.data(), pair);
   const Activation d_gate_up = BackwardPass::activation(ws.pair_wide, pair);
   b.run("gate backward", b.kernels().gate_backward,
         GateBackwardParams{.gate_up = ws.pair_dots.data(),
@@ -156,7 +156,8 @@ void Experts::backward(BackwardPass& b, const Kept& kept) const {
                            .rows = pairs_of(b),
                            .width = f,
                            .out = d_gate_up,
-                           .curve = spec_.curve});
+                           .curve = spec_.curve,
+                           .layout = both.layout});
   pair_product(b, "experts gated dX", at, d_gate_up, kept.transposed.gate_up,
                ws.pair_inputs.data());
   b.run("sum pairs", b.kernels().sum_pairs,

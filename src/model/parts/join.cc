@@ -94,10 +94,10 @@ void Join::forward(const PartPass& p, const Weights& w, const Activations& at) c
   p.trace("join", p.hidden, d);
 }
 
-// Outputs [first, first + count) of a matrix in panels, of whole ones.
+// Outputs [first, first + count) of a matrix, of whole panels.
 Matrix outputs_of(const Matrix& w, int64_t first, int64_t count) {
   Matrix part = w;
-  part.data = static_cast<const std::byte*>(w.data) + first / kPanelWidth * w.unit_bytes();
+  part.data = static_cast<const std::byte*>(w.data) + first / w.unit_outputs() * w.unit_bytes();
   part.n = count;
   return part;
 }
