@@ -36,23 +36,11 @@ bool CudaOperators::EarlyWrites::meet(uintptr_t stream, const std::vector<Range>
 }
 
 CudaOperators::CudaOperators(const std::string& order, int gpu)
-    : gpu_(gpu), device_(make_cuda_device(gpu)), kernels_(cuda::kernels(order_of(order))) {
+    : gpu_(gpu),
+      device_(make_cuda_device(gpu)),
+      kernels_(cuda::kernels(order_of(order))),
+      training_(cuda::training_kernels(order_of(order))) {
   if (kernels_.order == Order::hopper) cuda::check_hopper_steps(*device_);
-}
-
-template <typename Work>
-void CudaOperators::on(uintptr_t stream, Work work) {
-  const std::lock_guard lock(mutex_);
-  const std::unique_ptr<Stream> borrowed = borrow_cuda_stream(*device_, stream);
-  work(Execution{.device = device_.get(), .stream = borrowed.get()});
-}
-
-template <typename Params>
-void CudaOperators::wait_and_run(uintptr_t stream, Operation<Params> operation, const Params& p) {
-  on(stream, [&](const Execution& execution) {
-    operation(p, execution);
-    early_.forget(stream);
-  });
 }
 
 void CudaOperators::wait_if_written(uintptr_t stream, const std::vector<Range>& reads,
@@ -127,6 +115,29 @@ void CudaOperators::place_rows(uintptr_t stream, const cuda::PlacesParams& p) {
 void CudaOperators::gate(uintptr_t stream, const cuda::Values& g, const cuda::Values& u,
                          int64_t count, Nonlinearity curve, bf16_t* out) {
   on(stream, [&](const Execution& execution) { cuda::gate(g, u, count, curve, out, execution); });
+}
+
+void CudaOperators::gate_gradients(uintptr_t stream, const cuda::GateGradients& p) {
+  on(stream, [&](const Execution& execution) {
+    cuda::gate_gradients(p, execution);
+    early_.forget(stream);
+  });
+}
+
+void CudaOperators::attention_backward(uintptr_t stream, const CudaAttentionBackward& p) {
+  on(stream, [&](const Execution& execution) {
+    const int64_t rows = p.rotation.rows;
+    cuda::clear_and_wait(p.rotation.non_finite, static_cast<size_t>(rows), nullptr, 0, execution);
+    early_.forget(stream);
+    kernels_.qkv(p.rotation, execution);
+    const AttentionBackwardParams& a = p.attention;
+    cuda::attention_sums(
+        kernels_.order,
+        {.of = a.forward, .max = const_cast<float*>(a.max), .sum = const_cast<float*>(a.sum)},
+        execution);
+    training_.attention_backward(a, execution);
+    training_.qkv_backward(p.heads, execution);
+  });
 }
 
 void CudaOperators::mean(uintptr_t stream, const float* x, int64_t rows, int64_t width,

@@ -9,8 +9,9 @@
 #include <string>
 #include <vector>
 
+#include "device/cuda_device.h"
 #include "kernels/cuda/torch_operators.h"
-#include "kernels/inference.h"
+#include "kernels/training.h"
 
 namespace invar::python {
 
@@ -18,6 +19,14 @@ namespace invar::python {
 struct Range {
   const void* begin = nullptr;
   size_t bytes = 0;
+};
+
+// The backward of attention over whole sequences, whose keys and values are written to the cache
+// again.
+struct CudaAttentionBackward {
+  QkvParams rotation;
+  AttentionBackwardParams attention;  // its max and sum are made
+  QkvBackwardParams heads;
 };
 
 // Of attention over a cache: `of.kv` is where rotation writes to.
@@ -51,6 +60,15 @@ class CudaOperators {
   void place_rows(uintptr_t stream, const cuda::PlacesParams& p);
   void mean(uintptr_t stream, const float* x, int64_t rows, int64_t width, float* out);
 
+  // Of backwards; all of their kernels wait for what is before them.
+  const TrainingKernels& training() const { return training_; }
+  template <typename Params>
+  void train(uintptr_t stream, Operation<Params> TrainingKernels::*operation, const Params& p) {
+    wait_and_run(stream, training_.*operation, p);
+  }
+  void gate_gradients(uintptr_t stream, const cuda::GateGradients& p);
+  void attention_backward(uintptr_t stream, const CudaAttentionBackward& p);
+
  private:
   // Kernels begin before the ones before them end, and read what none of an engine's kernels writes
   // until then: weights. Here a product may be another one's weights. So what was written is kept,
@@ -67,14 +85,24 @@ class CudaOperators {
   };
 
   template <typename Work>
-  void on(uintptr_t stream, Work work);
+  void on(uintptr_t stream, Work work) {
+    const std::lock_guard lock(mutex_);
+    const std::unique_ptr<Stream> borrowed = borrow_cuda_stream(*device_, stream);
+    work(Execution{.device = device_.get(), .stream = borrowed.get()});
+  }
   template <typename Params>
-  void wait_and_run(uintptr_t stream, Operation<Params> operation, const Params& p);
+  void wait_and_run(uintptr_t stream, Operation<Params> operation, const Params& p) {
+    on(stream, [&](const Execution& execution) {
+      operation(p, execution);
+      early_.forget(stream);
+    });
+  }
   void wait_if_written(uintptr_t stream, const std::vector<Range>& reads, const Execution& on);
 
   int gpu_;
   std::unique_ptr<Device> device_;
   Kernels kernels_;
+  TrainingKernels training_;
   std::mutex mutex_;
   EarlyWrites early_;
 };

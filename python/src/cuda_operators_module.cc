@@ -235,6 +235,7 @@ void bind_cuda_operators(py::module_& m) {
   c.def(py::init<const std::string&, int>(), py::call_guard<py::gil_scoped_release>());
   c.def("scratch_words",
         [](const CudaOperators& at) { return at.kernels().attention_scratch / sizeof(float); });
+  bind_cuda_backward(c);
   bind_products(c);
   bind_norm(c);
   bind_rows(c);

@@ -5,9 +5,12 @@
 
 namespace invar::python {
 
+class CudaOperators;
+
 void bind_session(pybind11::module_& m);
 void bind_operators(pybind11::module_& m);
 void bind_cuda_operators(pybind11::module_& m);
+void bind_cuda_backward(pybind11::class_<CudaOperators>& c);
 void bind_checkpoint(pybind11::module_& m);
 
 }  // namespace invar::python

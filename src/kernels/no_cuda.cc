@@ -20,6 +20,10 @@ Kernels baseline_kernels() {
   return {};
 }
 
+void attention_sums(Order, const PartialAttentionParams&, const Execution&) {
+  CHECK(false, "this build has no CUDA kernels");
+}
+
 TrainingKernels training_kernels(Order) {
   CHECK(false, "this build has no CUDA kernels");
   return {};
@@ -43,6 +47,10 @@ void check_hopper8_steps(Device&) {
 }
 
 void gate(const Values&, const Values&, int64_t, Nonlinearity, bf16_t*, const Execution&) {
+  CHECK(false, "this build has no CUDA kernels");
+}
+
+void gate_gradients(const GateGradients&, const Execution&) {
   CHECK(false, "this build has no CUDA kernels");
 }
 

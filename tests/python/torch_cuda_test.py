@@ -126,6 +126,77 @@ class BitsTest(unittest.TestCase):
         self.assertGreater(differing, 0, "the control: torch's own product")
 
 
+class BackwardTest(unittest.TestCase):
+    """Gradients of the GPU's operators beside those of the CPU's, whose definition is the trainer's."""
+
+    @staticmethod
+    def gradients(operator, tensors, order, device, dy, **keywords):
+        """Of all float tensors, from a gradient of the result that depends on `dy` alone."""
+        def there(x):
+            return [there(t) for t in x] if isinstance(x, list) else x.detach().to(device).requires_grad_(x.is_floating_point())
+        given = [there(x) if isinstance(x, list) or torch.is_tensor(x) else x for x in tensors]
+        keywords = {k: there(v) if torch.is_tensor(v) or isinstance(v, list) and torch.is_tensor(v[0]) else v
+                    for k, v in keywords.items()}
+        out = operator(*given, order=order, **keywords)
+        out.backward(values(*out.shape, seed=dy).to(out.dtype).to(device))
+        leaves = [t for x in (*given, *keywords.values()) for t in (x if isinstance(x, list) else [x])]
+        return [t.grad for t in leaves if torch.is_tensor(t) and t.grad is not None]
+
+    def expect_same(self, operator, *tensors, **keywords):
+        for order in ORDERS:
+            with self.subTest(operator=operator.__name__, order=order):
+                on_cpu, on_gpu = (self.gradients(operator, tensors, order, d, 11, **keywords) for d in ("cpu", "cuda"))
+                self.assertEqual(len(on_cpu), len(on_gpu))
+                self.assertGreater(len(on_cpu), 0)
+                for i, (a, b) in enumerate(zip(on_cpu, on_gpu)):
+                    self.assertTrue(same(a, b), f"{operator.__name__}, gradient {i}: {(a != b.cpu()).sum()} of {a.numel()}")
+                other = self.gradients(operator, tensors, order, "cuda", 12, **keywords)
+                self.assertFalse(all(same(a, b) for a, b in zip(on_cpu, other)), "the control: another gradient of the result")
+
+    def test_products(self):
+        for rows, k, n in ((1, 64, 48), (9, 80, 70), (33, 256, 40), (70, 64, 24)):
+            x, w = values(rows, k), values(n, k, seed=2)
+            self.expect_same(ops.linear, x, w)
+            self.expect_same(ops.linear, x.bfloat16(), w.bfloat16())
+            self.expect_same(ops.linear, x, [w, values(24, k, seed=5)], [values(n, seed=3), values(24, seed=6)])
+        for rows, k, f in ((1, 64, 64), (19, 96, 72), (40, 128, 40)):
+            x, gate, up = values(rows, k), values(f, k, seed=2, scale=0.2), values(f, k, seed=3, scale=0.2)
+            for curve in ("silu", "gelu_tanh"):
+                self.expect_same(ops.gated_linear, x, gate, up, curve=curve)
+                self.expect_same(ops.silu_mul, values(rows, f), values(rows, f, seed=2), curve=curve)
+
+    def test_rows(self):
+        for rows, width in ((1, 64), (7, 1024), (33, 80)):
+            self.expect_same(ops.rms_norm, values(rows, width), values(width, seed=2))
+        self.expect_same(ops.embedding, torch.tensor([3, 0, 99, 3]), values(100, 80))
+        cos, sin = rotation(64, 32)
+        self.expect_same(ops.log_softmax_gather, values(9, 500, scale=4), torch.arange(9) * 17)
+        self.expect_same(lambda x, order: ops.rope(x, torch.arange(20, device=x.device), cos.to(x.device), sin.to(x.device), order),
+                         values(20, 4, 32))
+
+    def test_attention(self):
+        for heads, kv_heads, head_dim, lengths, window in ((4, 2, 32, [30, 20, 1], 0), (4, 2, 128, [70, 3, 17], 0),
+                                                           (4, 4, 64, [100], 40), (2, 1, 80, [40, 5], 0)):
+            rows, width = sum(lengths), (heads + 2 * kv_heads) * head_dim
+            cos, sin = rotation(128, head_dim)
+            for norms in ([], [values(head_dim, seed=s).abs() for s in (5, 6)]):
+                def attend(x, *norms, order):
+                    return ops.packed_attention(x, cos.to(x.device), sin.to(x.device), lengths, heads, kv_heads, norms=list(norms),
+                                                window=window, order=order)
+                self.expect_same(attend, values(rows, width), *norms)
+
+
+    def test_a_model(self):
+        found = {}
+        for device in ("cpu", "cuda"):
+            model = CausalLM("models/story").to(device)
+            ids = torch.tensor([[11, 12, 13, 14, 15, 11, 12, 99], [7, 8, 9, 10, 11, 12, 13, 14]], device=device)
+            model(ids, labels=ids).loss.backward()
+            found[device] = {name: p.grad for name, p in model.named_parameters()}
+        wrong = [name for name, grad in found["cpu"].items() if not same(grad, found["cuda"][name])]
+        self.assertEqual(wrong, [])
+
+
 def packed(qkv, cos, sin, *norms, lengths, **keywords):
     return ops.packed_attention(qkv, cos, sin, lengths, norms=norms, **keywords)
 

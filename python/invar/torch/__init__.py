@@ -1,7 +1,7 @@
 """The engine's operations for PyTorch: forward bits of the engine, backward bits of the trainer (docs/python.md).
 
 Everything between products is float32, as in the engine. What enters a product is rounded to bf16 on the way in, weights and
-biases too, so parameters may be float32 masters of bf16 weights, or bf16. On the CPU with backwards, on CUDA without.
+biases too, so parameters may be float32 masters of bf16 weights, or bf16. On the CPU and on CUDA, backwards, too.
 """
 from .experts import route_experts, weighted_sum
 from .functions import (attention, embedding, gated_linear, linear, log_softmax_gather, packed_attention, packings,

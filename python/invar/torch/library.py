@@ -1,4 +1,4 @@
-"""The operators as torch.library has them: namespace `invar`, with fake tensors; on the CPU with autograd, on CUDA without.
+"""The operators as torch.library has them: namespace `invar`, with fake tensors and autograd.
 
 Tensors are [T, ...] float32 or are made so; letters as in docs/python.md. An operator whose weights' gradients go into
 buffers of the caller's (`into`) writes them during the backward and gives none. `dtype` is float32, or bfloat16, which holds
@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from .._invar import Operators
-from . import cuda, places
+from . import cuda, cuda_backward, places
 
 
 @functools.lru_cache(maxsize=None)
@@ -30,12 +30,12 @@ def operators(order: str) -> Operators:
 def plain(x: Tensor) -> Tensor:
     """What an operator of the CPU reads: float32, dense, without a gradient."""
     if x.device.type != "cpu":
-        raise ValueError(f"invar.torch: expected a tensor of the CPU, found one of {x.device}; backwards are computed there alone")
+        raise ValueError(f"invar.torch: expected a tensor of the CPU, found one of {x.device}")
     return x.detach().to(torch.float32).contiguous()
 
 
 def _kept(x: Tensor, *shape: int) -> Tensor:
-    """What a forward keeps for its backward, which is the CPU's alone."""
+    """What a forward keeps for its backward; that of CUDA computes it again."""
     return x.new_empty(shape if x.device.type == "cpu" else (0,), dtype=torch.float32)
 
 
@@ -89,6 +89,10 @@ def _linear_setup(ctx, inputs, output):
 def _linear_backward(ctx, dy):
     x, *rest = ctx.saved_tensors
     weights, biases = rest[:ctx.count], rest[ctx.count:]
+    if x.is_cuda:
+        dx, dws, dbs = cuda_backward.linear(dy, x, weights, biases, ctx.into, ctx.order)
+        none = [None] * len(ctx.into)
+        return dx.to(x.dtype), none if ctx.into else dws, dbs, none, None, dy if ctx.has_residual else None, None
     values, dws, dbs = _with_gradients(weights, biases, ctx.into)
     dx = torch.empty(x.shape, dtype=torch.float32)
     operators(ctx.order).linear_backward(plain(dy), plain(x), values, dx)
@@ -129,6 +133,10 @@ def _gated_setup(ctx, inputs, output):
 
 def _gated_backward(ctx, d, _):
     x, dots, *rest = ctx.saved_tensors
+    if x.is_cuda:
+        dx, dws, dbs = cuda_backward.gated_linear(d, x, rest[:2], rest[2:], ctx.into, ctx.curve, ctx.order)
+        none = [None] * len(ctx.into)
+        return dx.to(x.dtype), none if ctx.into else dws, dbs, none, None, None, None
     values, dws, dbs = _with_gradients(rest[:2], rest[2:], ctx.into)
     dx = torch.empty(x.shape, dtype=torch.float32)
     operators(ctx.order).gated_backward(plain(d), plain(x), plain(dots), values, ctx.curve, dx)
@@ -165,6 +173,9 @@ def _norm_setup(ctx, inputs, output):
 
 def _norm_backward(ctx, dy):
     x, weight = ctx.saved_tensors
+    if x.is_cuda:
+        dx, dw = cuda_backward.rms_norm(dy, x, weight, ctx.eps, ctx.order)
+        return dx.to(x.dtype), dw.to(weight.dtype), None, None, None, None
     dx, dw = torch.empty(x.shape, dtype=torch.float32), torch.zeros(weight.shape, dtype=torch.float32)
     operators(ctx.order).rms_norm_backward(plain(dy), plain(x), plain(weight), ctx.eps, dx, dw)
     return dx.to(x.dtype), dw.to(weight.dtype), None, None, None, None
@@ -199,6 +210,8 @@ def _embedding_setup(ctx, inputs, output):
 
 
 def _embedding_backward(ctx, dh):
+    if dh.is_cuda:
+        return None, cuda_backward.embedding(ctx.saved_tensors[0], dh, ctx.shape, ctx.order).to(ctx.dtype), None
     gradient = torch.zeros(ctx.shape)
     operators(ctx.order).embedding_backward(_integers(ctx.saved_tensors[0]), plain(dh), gradient)
     return None, gradient.to(ctx.dtype), None
@@ -234,6 +247,8 @@ def _rope_setup(ctx, inputs, output):
 
 def _rope_backward(ctx, dy):
     positions, cos, sin = ctx.saved_tensors
+    if dy.is_cuda:
+        return cuda.rope(dy, ctx.heads, positions, cos, -sin, ctx.order).to(ctx.dtype), None, None, None, None, None
     dx = plain(dy).clone()
     operators(ctx.order).rope(dx, ctx.heads, _integers(positions), plain(cos), -plain(sin))
     return dx.to(ctx.dtype), None, None, None, None, None
@@ -268,6 +283,9 @@ def _gate_setup(ctx, inputs, output):
 
 def _gate_backward(ctx, d):
     g, u = ctx.saved_tensors
+    if g.is_cuda:
+        dg, du = cuda_backward.silu_mul(d, g, u, ctx.curve, ctx.order)
+        return dg.to(g.dtype), du.to(u.dtype), None, None, None
     dg, du = torch.empty(g.shape, dtype=torch.float32), torch.empty(u.shape, dtype=torch.float32)
     operators(ctx.order).gate_backward(plain(d).view(-1), plain(g).view(-1), plain(u).view(-1), ctx.curve, dg.view(-1),
                                        du.view(-1))
@@ -323,6 +341,10 @@ def _attention_setup(ctx, inputs, output):
 def _attention_backward(ctx, d, *_):
     qkv, cos, sin, out, largest, total, *norms = ctx.saved_tensors
     lengths, heads, kv_heads, head_dim, window, eps, score_scale, order, _ = ctx.others
+    if qkv.is_cuda:
+        shape = _shape(heads, kv_heads, head_dim, window, eps, score_scale, cos, sin, norms)
+        dqkv, gradients = cuda_backward.attention(d, qkv, out, lengths, shape, order)
+        return (dqkv.to(qkv.dtype), [g.to(n.dtype) for g, n in zip(gradients, norms)], *[None] * 11)
     dqkv = torch.empty(qkv.shape, dtype=torch.float32)
     gradients = [torch.zeros(head_dim) for _ in norms]
     operators(order).attention_backward(
@@ -388,6 +410,8 @@ def _gather_setup(ctx, inputs, output):
 
 def _gather_backward(ctx, d, *_):
     logits, targets, largest, total = ctx.saved_tensors
+    if logits.is_cuda:
+        return cuda_backward.log_softmax_gather(logits, targets, largest, total, d, ctx.order).to(logits.dtype), None, None
     dx = torch.empty(logits.shape, dtype=torch.float32)
     operators(ctx.order).log_softmax_gather_backward(plain(logits), _integers(targets), plain(largest), plain(total), -plain(d), dx)
     return dx.to(logits.dtype), None, None

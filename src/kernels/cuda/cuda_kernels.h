@@ -13,6 +13,8 @@ namespace invar::cuda {
 Kernels kernels(Order order);
 // Those of training.
 TrainingKernels training_kernels(Order order);
+// M and L of attention alone (numerics 4.1, step 4), of whole sequences.
+void attention_sums(Order order, const PartialAttentionParams& p, const Execution& on);
 
 // Ways to compute the same bits: which threads compute what, in which pieces. All choices of tile,
 // split and stages are entries of these tables.

@@ -78,6 +78,18 @@ __global__ void spoil_kernel(const bool* flags, int64_t rows, bf16_t* out, int64
   for (int64_t i = threadIdx.x; i < count; i += kSpoilThreads) out[i] = 0x7fff;
 }
 
+__global__ void gate_gradients_kernel(GateGradients p) {
+  const int64_t i = int64_t{blockIdx.x} * kThreads + threadIdx.x;
+  if (i >= p.count) return;
+  const float g = p.g[i];
+  const bool is_gelu = p.curve == Nonlinearity::gelu_tanh;
+  const float z = is_gelu ? math::gelu_exponent(g) : g;
+  const float step = is_gelu ? g * math::gelu_exponent_slope(g) : g;
+  const float below = 1.0f + math::exp(-z), s = 1.0f / below;
+  p.dg[i] = (p.d[i] * p.u[i]) * (s * __fmaf_rn(step, 1.0f - s, 1.0f));
+  p.du[i] = p.d[i] * (g / below);
+}
+
 }  // namespace
 
 void gate(const Values& g, const Values& u, int64_t count, Nonlinearity curve, bf16_t* out,
@@ -85,6 +97,12 @@ void gate(const Values& g, const Values& u, int64_t count, Nonlinearity curve, b
   if (count == 0) return;
   gate_kernel<<<blocks_for(count), kThreads, 0, stream_of(on)>>>(g, u, count, curve, out);
   cuda_launched("gate");
+}
+
+void gate_gradients(const GateGradients& p, const Execution& on) {
+  if (p.count == 0) return;
+  gate_gradients_kernel<<<blocks_for(p.count), kThreads, 0, stream_of(on)>>>(p);
+  cuda_launched("a gate's backward");
 }
 
 void rounded(const Values& x, int64_t count, float* out, const Execution& on) {

@@ -19,6 +19,14 @@ struct Values {
 // out = act(curve(g) * u), bf16.
 void gate(const Values& g, const Values& u, int64_t count, Nonlinearity curve, bf16_t* out,
           const Execution& on);
+// The gradients of g and u, f32, from that of curve(g) * u (numerics 9); all [count].
+struct GateGradients {
+  const float *d, *g, *u;
+  int64_t count;
+  Nonlinearity curve;
+  float *dg, *du;
+};
+void gate_gradients(const GateGradients& p, const Execution& on);
 // out = x rounded to bf16, as f32.
 void rounded(const Values& x, int64_t count, float* out, const Execution& on);
 // out[t] = sum64(x[t]) / width (numerics 3); x [T][width].

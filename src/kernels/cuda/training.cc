@@ -63,6 +63,11 @@ TrainingKernels training_table() {
 
 }  // namespace
 
+void attention_sums(Order order, const PartialAttentionParams& p, const Execution& on) {
+  order == Order::hopper ? attention_sums<Order::hopper>(p, on)
+                         : attention_sums<Order::portable>(p, on);
+}
+
 TrainingKernels training_kernels(Order order) {
   return order == Order::hopper ? training_table<Order::hopper>()
                                 : training_table<Order::portable>();
