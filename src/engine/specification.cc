@@ -66,6 +66,22 @@ const char* name_of(ExpertScore score) {
   return score == ExpertScore::sigmoid ? "sigmoid" : "softmax_of_chosen";
 }
 
+const char* name_of(Nonlinearity curve) {
+  switch (curve) {
+    case Nonlinearity::silu:
+      return "silu";
+    case Nonlinearity::gelu_tanh:
+      return "gelu_tanh";
+    case Nonlinearity::gelu:
+      return "gelu";
+    case Nonlinearity::clamped:
+      return "clamped";
+    case Nonlinearity::relu_squared:
+      return "relu_squared";
+  }
+  return "";
+}
+
 // What is as of most families is left out.
 json::Value experts_json(const ExpertsSpec& experts) {
   const Routing& how = experts.routing;
@@ -85,7 +101,8 @@ json::Value experts_json(const ExpertsSpec& experts) {
   if (experts.shared_width > 0) object.set("shared_intermediate_size", experts.shared_width);
   if (experts.shared_gate) object.set("shared_gate", true);
   if (experts.has_biases) object.set("biases", true);
-  if (experts.curve == Nonlinearity::clamped) object.set("curve", "clamped");
+  if (experts.curve != Nonlinearity::silu) object.set("curve", name_of(experts.curve));
+  if (!experts.is_gated) object.set("ungated", true);
   return object;
 }
 
@@ -111,14 +128,36 @@ void add(json::Value& object, const RecurrentSpec& recurrent) {
                                        {"heads", recurrent.heads},
                                        {"key_size", recurrent.key_size},
                                        {"value_size", recurrent.value_size},
-                                       {"taps", recurrent.taps}});
+                                       {"taps", recurrent.taps},
+                                       {"doubles", recurrent.doubles},
+                                       {"norm_eps", bits_of(double{recurrent.norm_eps})}});
+}
+
+void add(json::Value& object, const ChannelDeltaSpec& delta) {
+  object.set("channel_delta",
+             json::Object{{"heads", delta.heads}, {"size", delta.size}, {"taps", delta.taps}});
+}
+
+void add(json::Value& object, const ShortConvSpec& conv) {
+  object.set("short_conv", json::Object{{"taps", conv.taps}});
+}
+
+void add(json::Value& object, const StateSpaceSpec& s) {
+  object.set("state_space", json::Object{{"groups", s.groups},
+                                         {"heads", s.heads},
+                                         {"state_size", s.state_size},
+                                         {"head_size", s.head_size},
+                                         {"taps", s.taps},
+                                         {"norm_groups", s.norm_groups},
+                                         {"conv_bias", s.conv_bias},
+                                         {"least_step", bits_of(double{s.least_step})},
+                                         {"most_step", bits_of(double{s.most_step})}});
 }
 
 void add(json::Value& object, const DenseFfnSpec& ffn) {
   object.set("intermediate_size", ffn.width);
   object.set("ffn_norms", name_of(ffn.norms));
-  if (ffn.curve != Nonlinearity::silu)
-    object.set("curve", ffn.curve == Nonlinearity::gelu ? "gelu" : "gelu_tanh");
+  if (ffn.curve != Nonlinearity::silu) object.set("curve", name_of(ffn.curve));
   if (!ffn.is_gated) object.set("ungated", true);
   if (ffn.is_parallel) object.set("parallel", true);
 }

@@ -17,6 +17,18 @@ int recurrent_output_split_k(const RecurrentSpec& spec) {
   return orders::row_parallel_runs(spec.value_width(), spec.key_heads);
 }
 
+int channel_delta_output_split_k(const ChannelDeltaSpec& spec) {
+  return orders::row_parallel_runs(spec.width(), spec.heads);
+}
+
+int conv_output_split_k(const DecoderSpec& spec) {
+  return orders::row_parallel_runs(spec.hidden, 1 << 30);
+}
+
+int state_space_output_split_k(const StateSpaceSpec& spec) {
+  return orders::row_parallel_runs(spec.width(), spec.norm_groups);
+}
+
 int down_split_k(int ffn_width) {
   return orders::row_parallel_runs(ffn_width, 1 << 30);
 }
@@ -65,8 +77,13 @@ int most_ranks(const DecoderSpec& spec) {
   int most = attention_output_split_k(spec);
   for (const LayerSpec& layer : spec.layer_specs) {
     if (const int width = shared_out_width(layer)) most = std::min(most, down_split_k(width));
-    if (layer.find<RecurrentSpec>())
-      most = std::min(most, recurrent_output_split_k(*layer.find<RecurrentSpec>()));
+    if (const auto* recurrent = layer.find<RecurrentSpec>())
+      most = std::min(most, recurrent_output_split_k(*recurrent));
+    if (const auto* state_space = layer.find<StateSpaceSpec>())
+      most = std::min(most, state_space_output_split_k(*state_space));
+    if (const auto* delta = layer.find<ChannelDeltaSpec>())
+      most = std::min(most, channel_delta_output_split_k(*delta));
+    if (layer.find<ShortConvSpec>()) most = std::min(most, conv_output_split_k(spec));
     while (layer.experts() && most > layer.experts()->routing.experts) most /= 2;
   }
   return most;

@@ -37,6 +37,9 @@ struct Arithmetic {
 // alone.
 int attention_output_split_k(const DecoderSpec& spec);
 int recurrent_output_split_k(const RecurrentSpec& spec);
+int channel_delta_output_split_k(const ChannelDeltaSpec& spec);
+int conv_output_split_k(const DecoderSpec& spec);
+int state_space_output_split_k(const StateSpaceSpec& spec);
 int down_split_k(int ffn_width);
 // Into how many ranks the model can be cut at most: the least of those.
 int most_ranks(const DecoderSpec& spec);

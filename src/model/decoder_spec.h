@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <limits>
 #include <optional>
 #include <string>
 #include <utility>
@@ -81,6 +82,7 @@ struct LatentSpec {
   int value = 0;         // elements of a head's output
   int query_rank = 0;    // of the vector that queries are made of; 0: they are made of the input
   double sharpness = 0;  // mscale_all_dim of a rotation with yarn
+  float norm_eps = 0;    // of the norms of latents and of what queries are made of; 0: the model's
 
   bool operator==(const LatentSpec&) const = default;
 };
@@ -106,10 +108,45 @@ struct RecurrentSpec {
   int key_heads = 0, heads = 0;      // heads of values; key_heads divides it
   int key_size = 0, value_size = 0;  // of a head, at most 256
   int taps = 0;                      // of the short convolution: 2 to 8
+  bool doubles = false;              // OLMo Hybrid: factors up to 2, so that eigenvalues may be < 0
+  float norm_eps = 0;                // of the heads' norm; 0: the model's
 
   int key_width() const { return key_heads * key_size; }
   int value_width() const { return heads * value_size; }
   bool operator==(const RecurrentSpec&) const = default;
+};
+
+// Heads with a state in the place of attention: the delta rule with a decay for each channel of a
+// key (Kimi Delta Attention, numerics 4.4).
+struct ChannelDeltaSpec {
+  static constexpr PartRole kRole = PartRole::mixer;
+  int heads = 0, size = 0;  // of a key and a value: at most 256
+  int taps = 0;             // of the short convolution: 2 to 8
+
+  int width() const { return heads * size; }
+  bool operator==(const ChannelDeltaSpec&) const = default;
+};
+
+// A short convolution in the place of attention, over as many channels as the stream has (LFM2).
+struct ShortConvSpec {
+  static constexpr PartRole kRole = PartRole::mixer;
+  int taps = 0;  // 2 to 8
+
+  bool operator==(const ShortConvSpec&) const = default;
+};
+
+// Heads with a state in the place of attention: Mamba 2 (numerics 4.4).
+struct StateSpaceSpec {
+  static constexpr PartRole kRole = PartRole::mixer;
+  int groups = 0, heads = 0;          // groups of heads share queries and keys; divides heads
+  int state_size = 0, head_size = 0;  // of a query or key, of a value: at most 256
+  int taps = 0;                       // of the short convolution: 2 to 8
+  int norm_groups = 1;                // of the norm of all heads' values: 1, or `groups`
+  bool conv_bias = false;
+  float least_step = 0, most_step = std::numeric_limits<float>::infinity();
+
+  int width() const { return heads * head_size; }
+  bool operator==(const StateSpaceSpec&) const = default;
 };
 
 struct DenseFfnSpec {
@@ -133,6 +170,7 @@ struct ExpertsSpec {
   bool shared_gate = false;      // Qwen2-MoE: what it adds is multiplied by a logistic function
   bool has_biases = false;       // gpt_oss: of the router and of every expert
   Nonlinearity curve = Nonlinearity::silu;
+  bool is_gated = true;  // Nemotron: down(curve(up(x))), of the shared one, too
 
   bool operator==(const ExpertsSpec&) const = default;
 };
@@ -146,8 +184,9 @@ struct ResidualBlockSpec {
   bool operator==(const ResidualBlockSpec&) const = default;
 };
 
-using PartSpec = std::variant<JoinSpec, ResidualBlockSpec, AttentionSpec, RecurrentSpec,
-                              DenseFfnSpec, ExpertsSpec>;
+using PartSpec =
+    std::variant<JoinSpec, ResidualBlockSpec, AttentionSpec, RecurrentSpec, ChannelDeltaSpec,
+                 ShortConvSpec, StateSpaceSpec, DenseFfnSpec, ExpertsSpec>;
 
 inline PartRole role_of(const PartSpec& part) {
   return std::visit([](const auto& spec) { return spec.kRole; }, part);

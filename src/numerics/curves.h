@@ -7,8 +7,8 @@
 namespace invar {
 
 // silu(x) = x / (1 + exp(-x)); gelu_tanh and gelu are the two forms of x * Phi(x); clamped is that
-// of a gated pair within bounds (gpt_oss).
-enum class Nonlinearity : uint8_t { silu, gelu_tanh, gelu, clamped };
+// of a gated pair within bounds (gpt_oss); relu_squared is x * x from 0 on and else +0 (Nemotron).
+enum class Nonlinearity : uint8_t { silu, gelu_tanh, gelu, clamped, relu_squared };
 
 namespace math {
 
@@ -50,10 +50,15 @@ constexpr float gelu(float x) {
   const float tail = ((p * t) * exp(-(s * s))) * 0.5f;  // of Phi, on the side of x
   return x * (x < 0.0f ? tail : 1.0f - tail);
 }
+constexpr float relu_squared(float x) {
+  const float above = x < 0.0f ? 0.0f : x;
+  return above * above;
+}
 constexpr float curve(Nonlinearity which, float x) {
-  return which == Nonlinearity::silu        ? silu(x)
-         : which == Nonlinearity::gelu_tanh ? gelu_tanh(x)
-                                            : gelu(x);
+  return which == Nonlinearity::silu           ? silu(x)
+         : which == Nonlinearity::gelu_tanh    ? gelu_tanh(x)
+         : which == Nonlinearity::relu_squared ? relu_squared(x)
+                                               : gelu(x);
 }
 
 constexpr float clamped(float gate, float up) {

@@ -113,8 +113,8 @@ TEST_F(Elementwise, OperationsOfFamilies) {
       norm.out.data = out.device();
       gpu_table_.layer_norm(norm, on());
       EXPECT_TRUE(out.matches()) << "norm " << width;
-      for (const Nonlinearity curve :
-           {Nonlinearity::silu, Nonlinearity::gelu_tanh, Nonlinearity::gelu}) {
+      for (const Nonlinearity curve : {Nonlinearity::silu, Nonlinearity::gelu_tanh,
+                                       Nonlinearity::gelu, Nonlinearity::relu_squared}) {
         fresh();
         CurveParams p{x.host.data(), width, rows, width, curve, {out.host.data(), type, stride}};
         run_in_parts(1, [&](const Execution& on) { host_.curve(p, on); });

@@ -131,7 +131,8 @@ TEST_P(ElementwiseTest, LayerNorm) {
 }
 
 TEST_P(ElementwiseTest, Curves) {
-  for (const Nonlinearity curve : {Nonlinearity::silu, Nonlinearity::gelu_tanh, Nonlinearity::gelu})
+  for (const Nonlinearity curve : {Nonlinearity::silu, Nonlinearity::gelu_tanh, Nonlinearity::gelu,
+                                   Nonlinearity::relu_squared})
     for (const int64_t width : kRowWidths)
       for (const Kind kind : kKinds)
         for (const DType type : {DType::bf16, DType::f32}) {

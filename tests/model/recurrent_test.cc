@@ -10,10 +10,29 @@ namespace {
 
 using namespace testing_model;
 
-// Two layers with a state around one with attention.
-DecoderSpec hybrid_spec() {
+const PartSpec kMixers[] = {
+    RecurrentSpec{.key_heads = 2, .heads = 4, .key_size = 24, .value_size = 32, .taps = 4},
+    RecurrentSpec{.key_heads = 2,
+                  .heads = 2,
+                  .key_size = 16,
+                  .value_size = 32,
+                  .taps = 3,
+                  .doubles = true,
+                  .norm_eps = 1e-3f},
+    ChannelDeltaSpec{.heads = 2, .size = 32, .taps = 4}, ShortConvSpec{.taps = 3},
+    StateSpaceSpec{.groups = 2,
+                   .heads = 4,
+                   .state_size = 24,
+                   .head_size = 16,
+                   .taps = 4,
+                   .norm_groups = 2,
+                   .conv_bias = true,
+                   .least_step = 0.01f}};
+
+// Two layers of a kind around one with attention.
+DecoderSpec hybrid_spec(const PartSpec& mixer = kMixers[0]) {
   DecoderSpec spec{.family = "llama",
-                   .hidden = 48,
+                   .hidden = 64,
                    .layers = 3,
                    .heads = 4,
                    .kv_heads = 2,
@@ -22,12 +41,19 @@ DecoderSpec hybrid_spec() {
                    .max_positions = 256,
                    .norm_eps = 1e-5f};
   const DenseFfnSpec ffn{.width = 64};
-  const LayerSpec recurrent{
-      .parts = {
-          RecurrentSpec{.key_heads = 2, .heads = 4, .key_size = 24, .value_size = 32, .taps = 4},
-          ffn}};
+  const LayerSpec recurrent{.parts = {mixer, ffn}};
   spec.layer_specs = {recurrent, {.parts = {AttentionSpec{}, ffn}}, recurrent};
   return spec;
+}
+
+// As many less one: the control.
+PartSpec with_other_taps(PartSpec mixer) {
+  std::visit(
+      [](auto& spec) {
+        if constexpr (requires { spec.taps; }) --spec.taps;
+      },
+      mixer);
+  return mixer;
 }
 
 const Arithmetic kArithmetics[] = {
@@ -35,8 +61,10 @@ const Arithmetic kArithmetics[] = {
     {.order = Order::hopper},
     {.weights = DType::f32, .is_exact = true, .cache = CacheType::f32}};
 
-TEST(RecurrentLayers, ChunksRanksAndInstructionSetsDoNotShow) {
-  const DecoderSpec spec = hybrid_spec();
+class RecurrentLayers : public ::testing::TestWithParam<PartSpec> {};
+
+TEST_P(RecurrentLayers, ChunksRanksAndInstructionSetsDoNotShow) {
+  const DecoderSpec spec = hybrid_spec(GetParam());
   check_spec(spec, "the test");
   const Logits expected = run(spec, {.set = "scalar"});
   for (const int chunk : {1, 7, 64, 65, 150})
@@ -49,35 +77,35 @@ TEST(RecurrentLayers, ChunksRanksAndInstructionSetsDoNotShow) {
   }
   EXPECT_THROW(make_shard(spec, 0, 4), UsageError);
   DecoderSpec other = spec;
-  other.layer_specs[0].find<RecurrentSpec>()->taps = 3;
+  other.layer_specs[0].put(with_other_taps(GetParam()));
   EXPECT_NE(run(other), expected);
 }
 
-TEST(RecurrentLayers, PiecesAndDraftsDoNotShow) {
+TEST_P(RecurrentLayers, PiecesAndDraftsDoNotShow) {
   constexpr int kTokens = 200;
   for (const Arithmetic& arithmetic : kArithmetics) {
-    CellDecoder at_once(hybrid_spec(), arithmetic);
+    CellDecoder at_once(hybrid_spec(GetParam()), arithmetic);
     const std::vector<int32_t> tokens = at_once.tokens(kTokens);
     const Logits expected = at_once.run(piece(tokens, 0, kTokens));
     for (uint32_t seed = 0; seed < 6; ++seed) {
-      CellDecoder cut(hybrid_spec(), arithmetic);
+      CellDecoder cut(hybrid_spec(GetParam()), arithmetic);
       EXPECT_EQ(in_pieces(cut, tokens, seed), expected) << seed;
     }
     // The states that are left are read.
-    CellDecoder forgetful(hybrid_spec(), arithmetic);
-    forgetful.run(piece(tokens, 0, 130));
+    CellDecoder forgetful(hybrid_spec(GetParam()), arithmetic);
+    forgetful.run(piece(tokens, 0, 129));
     forgetful.forget_states();
-    EXPECT_NE(forgetful.run(piece(tokens, 130, 131))[0], expected[130]);
+    EXPECT_NE(forgetful.run(piece(tokens, 129, 130))[0], expected[129]);
   }
 }
 
-TEST(RecurrentLayers, NeighboursOfAStepDoNotShow) {
+TEST_P(RecurrentLayers, NeighboursOfAStepDoNotShow) {
   constexpr int kTokens = 170, kSequences = CellDecoder::kSequences;
-  CellDecoder together(hybrid_spec());
+  CellDecoder together(hybrid_spec(GetParam()));
   std::vector<std::vector<int32_t>> tokens;
   std::vector<Logits> expected, found(kSequences);
   for (int s = 0; s < kSequences; ++s) {
-    CellDecoder alone(hybrid_spec());
+    CellDecoder alone(hybrid_spec(GetParam()));
     tokens.push_back(alone.tokens(kTokens, 3 + s));
     expected.push_back(alone.run(piece(tokens.back(), 0, kTokens)));
   }
@@ -99,9 +127,11 @@ TEST(RecurrentLayers, NeighboursOfAStepDoNotShow) {
   EXPECT_NE(expected[0], expected[1]);
 }
 
-TEST(RecurrentLayers, AreNotTrained) {
-  EXPECT_THROW(expect_backward(hybrid_spec()), Error);
+TEST_P(RecurrentLayers, AreNotTrained) {
+  EXPECT_THROW(expect_backward(hybrid_spec(GetParam())), Error);
 }
+
+INSTANTIATE_TEST_SUITE_P(Kinds, RecurrentLayers, ::testing::ValuesIn(kMixers));
 
 }  // namespace
 }  // namespace invar

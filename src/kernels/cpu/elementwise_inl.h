@@ -79,7 +79,10 @@ inline void curve(int which, const float* x, int64_t width, void* out, bool is_b
   for (int64_t i = 0; i < width; i += 16) {
     const Vec16 v = load(x + i, width - i);
     const Vec16 z = which == 1 ? gelu_exponent(v) : v;
-    const Vec16 y = which == 2 ? gelu(v) : v / (splat(1.0f) + exp(negated(z)));
+    const Vec16 above = max(splat(0.0f), v);  // v itself where that is NaN
+    const Vec16 y = which == 2   ? gelu(v)
+                    : which == 4 ? above * above
+                                 : v / (splat(1.0f) + exp(negated(z)));
     store_as(out, is_bf16, i, y, width - i);
   }
 }

@@ -74,6 +74,36 @@ void check_part(const RecurrentSpec& recurrent, const DecoderSpec&, std::string_
          recurrent.key_heads, recurrent.heads);
 }
 
+void check_part(const ChannelDeltaSpec& delta, const DecoderSpec& spec, std::string_view where) {
+  check_part(RecurrentSpec{.key_heads = delta.heads,
+                           .heads = delta.heads,
+                           .key_size = delta.size,
+                           .value_size = delta.size,
+                           .taps = delta.taps},
+             spec, where);
+}
+
+void check_part(const ShortConvSpec& conv, const DecoderSpec&, std::string_view where) {
+  if (conv.taps < 2 || conv.taps > kMostTaps)
+    fail("{}: expected a number of taps of a short convolution from 2 to {}, found {}", where,
+         kMostTaps, conv.taps);
+}
+
+void check_part(const StateSpaceSpec& s, const DecoderSpec& spec, std::string_view where) {
+  check_part(RecurrentSpec{.key_heads = s.groups,
+                           .heads = s.heads,
+                           .key_size = s.state_size,
+                           .value_size = s.head_size,
+                           .taps = s.taps},
+             spec, where);
+  if (s.norm_groups != 1 && s.norm_groups != s.groups)
+    fail("{}: expected the norm of a state space to have 1 group or the {} of its keys, found {}",
+         where, s.groups, s.norm_groups);
+  if (!(s.least_step >= 0 && s.most_step > s.least_step))
+    fail("{}: expected limits of a state space's steps from 0 on, found {} and {}", where,
+         s.least_step, s.most_step);
+}
+
 }  // namespace
 
 void check_spec(const DecoderSpec& spec, std::string_view where) {

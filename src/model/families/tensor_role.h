@@ -44,11 +44,22 @@ enum class TensorRole {
   recurrent_factor,
   recurrent_decay,
   recurrent_o,
+  decay_down,  // of channels' decays and gates, narrow first
+  gate_down,
   conv_q,
   conv_k,
   conv_v,
+  conv_q_bias,
+  conv_k_bias,
+  conv_v_bias,
+  conv_factor,
+  conv_gate,
+  conv_input,
+  conv_tap,
+  conv_o,
   decay_bias,
   decay_rate,  // the logarithm of it
+  skip,        // what a state space's values are multiplied by beside the recurrence
   head_norm,
   router,
   router_bias,

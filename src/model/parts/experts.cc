@@ -31,10 +31,10 @@ void Experts::visit(Weights& w, TensorVisitor& tensors) const {
   if (spec_.has_biases) tensors.vector(w.router_bias, {{router_bias, "mlp.gate.bias", all}});
   if (spec_.has_choice_bias)
     tensors.vector(w.choice_bias, {{choice_bias, "mlp.gate.e_score_correction_bias", all}});
-  tensors.matrix(w.gate_up,
-                 {{expert_gate, "mlp.experts.{}.gate_proj.weight", f, d},
-                  {expert_up, "mlp.experts.{}.up_proj.weight", f, d}},
-                 {.is_pair = true, .each = &each});
+  std::vector<TensorRow> inputs{{expert_up, "mlp.experts.{}.up_proj.weight", f, d}};
+  if (spec_.is_gated)
+    inputs.insert(inputs.begin(), {expert_gate, "mlp.experts.{}.gate_proj.weight", f, d});
+  tensors.matrix(w.gate_up, inputs, {.is_pair = spec_.is_gated, .each = &each});
   tensors.matrix(w.down, {{expert_down, "mlp.experts.{}.down_proj.weight", d, f}}, {.each = &each});
   if (spec_.has_biases) {
     tensors.vector(w.gate_bias, {{expert_gate_bias, "mlp.experts.{}.gate_proj.bias", f}}, &each);
@@ -49,10 +49,10 @@ void Experts::visit(Weights& w, TensorVisitor& tensors) const {
 void Experts::visit_shared(Weights& w, TensorVisitor& tensors) const {
   const TensorAxis d = whole(model_.hidden),
                    f = shared(spec_.shared_width, shard_.rank, shard_.size);
-  tensors.matrix(w.shared_gate_up,
-                 {{shared_gate, "mlp.shared_expert.gate_proj.weight", f, d},
-                  {shared_up, "mlp.shared_expert.up_proj.weight", f, d}},
-                 {.is_pair = true});
+  std::vector<TensorRow> inputs{{shared_up, "mlp.shared_expert.up_proj.weight", f, d}};
+  if (spec_.is_gated)
+    inputs.insert(inputs.begin(), {shared_gate, "mlp.shared_expert.gate_proj.weight", f, d});
+  tensors.matrix(w.shared_gate_up, inputs, {.is_pair = spec_.is_gated});
   tensors.matrix(w.shared_down, {{shared_down, "mlp.shared_expert.down_proj.weight", d, f}});
 }
 
@@ -73,6 +73,8 @@ void Experts::place(ActivationMemory& memory, Activations& at) const {
   at.rows = memory.array<int32_t>(chosen);
   at.inputs = memory.activation(d, chosen);
   at.gated = memory.activation(spec_.width, chosen);
+  if (!spec_.is_gated)
+    at.ups = memory.array<float>(std::max<int64_t>(chosen * spec_.width, shared_width_));
   const int64_t stride = round_up(d, kLeafPad);
   at.outputs = {memory.array<float>(chosen * stride), DType::f32, stride};
   if (shard_.size > 1) {  // a rank's piece may reach beyond all outputs
@@ -162,17 +164,20 @@ Activation Experts::expert_outputs(const PartPass& p, const Weights& w,
   const Kernels& kernels = p.ops.kernels();
   const int32_t* begin = at.begin + first_expert(shard_.rank);
   const int64_t pairs = p.rows * spec_.routing.chosen;
-  p.ops.run("experts gated", kernels.expert_gated_matmul,
-            ExpertGatedMatmulParams{.each = {.x = at.inputs,
-                                             .gate_up = w.gate_up,
-                                             .rows = pairs,
-                                             .gate_bias = w.gate_bias,
-                                             .up_bias = w.up_bias,
-                                             .out = at.gated,
-                                             .scratch = p.ops.blocks_scratch(),
-                                             .curve = spec_.curve},
-                                    .begin = begin,
-                                    .matmul = kernels.gated_matmul});
+  if (!spec_.is_gated)
+    curved_experts(p, w, at);
+  else
+    p.ops.run("experts gated", kernels.expert_gated_matmul,
+              ExpertGatedMatmulParams{.each = {.x = at.inputs,
+                                               .gate_up = w.gate_up,
+                                               .rows = pairs,
+                                               .gate_bias = w.gate_bias,
+                                               .up_bias = w.up_bias,
+                                               .out = at.gated,
+                                               .scratch = p.ops.blocks_scratch(),
+                                               .curve = spec_.curve},
+                                      .begin = begin,
+                                      .matmul = kernels.gated_matmul});
   p.ops.run("experts down", kernels.expert_matmul,
             ExpertMatmulParams{.each = {.x = at.gated,
                                         .w = w.down,
@@ -186,6 +191,36 @@ Activation Experts::expert_outputs(const PartPass& p, const Weights& w,
                                .begin = begin,
                                .matmul = kernels.matmul});
   return shard_.size == 1 ? at.outputs : gather_outputs(p, at);
+}
+
+// out = curve(x), of rows side by side
+void Experts::bend(const PartPass& p, const float* x, int64_t width, int64_t rows,
+                   const Activation& out) const {
+  p.ops.run("curve", p.ops.kernels().curve,
+            CurveParams{.x = x,
+                        .x_stride = width,
+                        .rows = rows,
+                        .width = width,
+                        .curve = spec_.curve,
+                        .out = out});
+}
+
+// curve(up(x)) of every expert
+void Experts::curved_experts(const PartPass& p, const Weights& w, const Activations& at) const {
+  const int64_t pairs = p.rows * spec_.routing.chosen;
+  p.ops.run("experts up", p.ops.kernels().expert_matmul,
+            ExpertMatmulParams{.each = {.x = at.inputs,
+                                        .w = w.gate_up,
+                                        .rows = pairs,
+                                        .split_k = 1,
+                                        .bias = w.up_bias,
+                                        .accumulate = false,
+                                        .y = at.ups,
+                                        .y_stride = spec_.width,
+                                        .scratch = p.ops.blocks_scratch()},
+                               .begin = at.begin + first_expert(shard_.rank),
+                               .matmul = p.ops.kernels().matmul});
+  bend(p, at.ups, spec_.width, pairs, at.gated);
 }
 
 // Every rank brings its experts' outputs, rounded, in a piece as long as the longest: where all
@@ -227,13 +262,19 @@ Activation Experts::gather_outputs(const PartPass& p, const Activations& at) con
 // What the expert that every row goes through adds, of all ranks, before its gate.
 void Experts::shared_output(const PartPass& p, const Weights& w, const Activations& at) const {
   const int64_t stride = round_up(model_.hidden, kLeafPad);
-  p.ops.gated_product("shared gated", {.x = at.normed,
-                                       .gate_up = w.shared_gate_up,
-                                       .rows = p.rows,
-                                       .gate_bias = nullptr,
-                                       .up_bias = nullptr,
-                                       .out = at.shared_gated,
-                                       .next = &w.shared_down});
+  if (spec_.is_gated) {
+    p.ops.gated_product("shared gated", {.x = at.normed,
+                                         .gate_up = w.shared_gate_up,
+                                         .rows = p.rows,
+                                         .gate_bias = nullptr,
+                                         .up_bias = nullptr,
+                                         .out = at.shared_gated,
+                                         .next = &w.shared_down});
+  } else {
+    p.ops.product("shared up", at.normed, w.shared_gate_up, nullptr, p.rows, at.ups, shared_width_,
+                  &w.shared_down);
+    bend(p, at.ups, shared_width_, p.rows, at.shared_gated);
+  }
   p.ops.partial_product("shared down", at.shared_gated, w.shared_down,
                         shard_.runs(down_split_k(spec_.shared_width)), at.shared, stride);
 }

@@ -8,7 +8,7 @@ namespace invar {
 struct ExpertsWeights : PartWeights {
   const float* norm = nullptr;         // [D]
   Matrix router;                       // [experts (+ the shared one's gate)][D]
-  Matrix gate_up;                      // [F of an expert][D], a stack of pairs
+  Matrix gate_up;                      // [F of an expert][D], a stack of pairs; or of ups alone
   Matrix down;                         // [D][F of an expert], a stack
   Matrix shared_gate_up;               // [F of the shared expert][D], a pair
   Matrix shared_down;                  // [D][F of the shared expert]
@@ -31,6 +31,7 @@ struct ExpertsActivations : PartActivations {
   int32_t* place = nullptr;   // [T][C]
   int32_t* rows = nullptr;    // [T * C]
   Activation inputs;          // [T * C][D]
+  float* ups = nullptr;       // [T * C][F of an expert] or [T][F of the shared one], or null
   Activation gated;           // [T * C][F of an expert]
   Activation outputs;         // [T * C][D], f32 or as they are rounded
   Activation sent;            // [T * C][D], rounded, of all ranks; and their pieces
@@ -61,6 +62,9 @@ class Experts final : public PartOf<ExpertsWeights, ExpertsActivations> {
   MatmulParams router_of(const PartPass& p, const Weights& w, const Activations& at) const;
   void route(const PartPass& p, const Weights& w, const Activations& at) const;
   Activation expert_outputs(const PartPass& p, const Weights& w, const Activations& at) const;
+  void curved_experts(const PartPass& p, const Weights& w, const Activations& at) const;
+  void bend(const PartPass& p, const float* x, int64_t width, int64_t rows,
+            const Activation& out) const;
   Activation gather_outputs(const PartPass& p, const Activations& at) const;
   void shared_output(const PartPass& p, const Weights& w, const Activations& at) const;
   void combine(const PartPass& p, const Weights& w, const Activations& at,

@@ -68,6 +68,8 @@ class LatentAttention final : public PartOf<LatentWeights, LatentActivations> {
     CHECK(false, "a backward of latent attention");  // refused before
   }
 
+  void norm(const PartPass& p, const float* x, int64_t stride, int64_t width, const float* weight,
+            const Activation& out, bool keeps_pad) const;
   Turning make_queries(const PartPass& p, const Weights& w, const Activations& at) const;
   QkvParams rotate(const PartPass& p, const Weights& w, const Activations& at,
                    const Turning& turning, const Attend& attend) const;
@@ -144,7 +146,7 @@ void LatentAttention::forward(const PartPass& p, const Weights& w, const Activat
   const int64_t width = w.down.n, e = model_.head_dim;
   p.ops.product("latents", at.normed, w.down, nullptr, p.rows, at.narrow, width);
   float* latents = latents_of(w, at);
-  p.ops.norm_part(latents, width, latent_.rank, w.latent_norm, {latents, DType::f32, width}, true);
+  norm(p, latents, width, latent_.rank, w.latent_norm, {latents, DType::f32, width}, true);
   const Turning turning = make_queries(p, w, at);
   const QkvParams rotation = rotate(p, w, at, turning, attend);
   const int64_t q_stride = share_.heads * round_up(e, 32);
@@ -160,6 +162,20 @@ void LatentAttention::forward(const PartPass& p, const Weights& w, const Activat
   p.trace("o", p.hidden, model_.hidden);
 }
 
+void LatentAttention::norm(const PartPass& p, const float* x, int64_t stride, int64_t width,
+                           const float* weight, const Activation& out, bool keeps_pad) const {
+  p.ops.run("norm", p.ops.kernels().rms_norm,
+            RmsNormParams{.x = x,
+                          .x_stride = stride,
+                          .rows_of = nullptr,
+                          .weight = weight,
+                          .eps = latent_.norm_eps > 0 ? latent_.norm_eps : model_.norm_eps,
+                          .rows = p.rows,
+                          .width = width,
+                          .out = out,
+                          .keeps_pad = keeps_pad});
+}
+
 // q = up(norm(down(x))), or down(x); each head's still part times its key matrix
 LatentAttention::Turning LatentAttention::make_queries(const PartPass& p, const Weights& w,
                                                        const Activations& at) const {
@@ -167,7 +183,7 @@ LatentAttention::Turning LatentAttention::make_queries(const PartPass& p, const 
   const float* q = at.narrow;
   int64_t stride = w.down.n;
   if (latent_.query_rank) {
-    p.ops.norm_part(q, stride, latent_.query_rank, w.query_norm, at.query);
+    norm(p, q, stride, latent_.query_rank, w.query_norm, at.query, false);
     stride = w.queries.n;
     p.ops.product("q", at.query, w.queries, nullptr, p.rows, at.wide, stride);
     q = at.wide;

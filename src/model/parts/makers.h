@@ -10,6 +10,9 @@ std::unique_ptr<LayerPart> make_residual_block(const PartPlace& place);
 std::unique_ptr<LayerPart> make_attention(const PartPlace& place);
 std::unique_ptr<LayerPart> make_latent_attention(const PartPlace& place);
 std::unique_ptr<LayerPart> make_recurrent(const PartPlace& place);
+std::unique_ptr<LayerPart> make_channel_delta(const PartPlace& place);
+std::unique_ptr<LayerPart> make_short_conv(const PartPlace& place);
+std::unique_ptr<LayerPart> make_state_space(const PartPlace& place);
 std::unique_ptr<LayerPart> make_dense_ffn(const PartPlace& place);
 std::unique_ptr<LayerPart> make_experts(const PartPlace& place);
 

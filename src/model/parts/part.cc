@@ -18,6 +18,9 @@ struct Maker {
     return spec.latent ? make_latent_attention(place) : make_attention(place);
   }
   auto operator()(const RecurrentSpec&) const { return make_recurrent(place); }
+  auto operator()(const ChannelDeltaSpec&) const { return make_channel_delta(place); }
+  auto operator()(const ShortConvSpec&) const { return make_short_conv(place); }
+  auto operator()(const StateSpaceSpec&) const { return make_state_space(place); }
   auto operator()(const DenseFfnSpec&) const { return make_dense_ffn(place); }
   auto operator()(const ExpertsSpec&) const { return make_experts(place); }
 };

@@ -1,0 +1,69 @@
+// What heads with states compute between a layer's two products, whatever their recurrence is: a
+// short convolution over queries, keys and values, then the recurrence (numerics 4.4).
+#pragma once
+
+#include "model/parts/cells.h"
+
+namespace invar {
+
+struct RecurrentMemory {
+  RecurrentLayer layer;
+  Cells inputs, before;  // of the convolution
+};
+
+struct RecurrentArrays {
+  Activation mixed;          // [T][2 K R + H V], behind the convolution; f32
+  float* decays = nullptr;   // [T][H], with channels [T][H R]
+  float* factors = nullptr;  // [T][H]
+  bf16_t* q = nullptr;       // [T][K][round_up(R, 32)]; f32 where all is
+  bf16_t* k = nullptr;
+  float* out = nullptr;  // [T][H V]
+};
+
+// Of one rank.
+struct RecurrentHeads {
+  Recurrence kind = Recurrence::delta;
+  int key_heads = 0, heads = 0;      // K, H
+  int key_size = 0, value_size = 0;  // R, V
+  int taps = 0;                      // of the convolution
+
+  // Widths of a row.
+  int64_t keys() const { return int64_t{key_heads} * key_size; }
+  int64_t values() const { return int64_t{heads} * value_size; }
+  int64_t mixed() const { return 2 * keys() + values(); }
+  int64_t channels() const { return kind == Recurrence::channel_delta ? key_size : 1; }
+
+  StateShape state() const;
+  RecurrentArrays place(ActivationMemory& memory) const;
+  // The layer's cells in this step; chunks that paths share are copied.
+  RecurrentMemory begin(const PartPass& p) const;
+
+  // Queries, keys and values [T][x_stride] through a convolution with silu.
+  struct Convolution {
+    const float* x;
+    int64_t x_stride;
+    const float* weight;          // [taps][2 K R + H V]
+    const float* bias = nullptr;  // [2 K R + H V]
+  };
+  void convolve(const PartPass& p, const RecurrentArrays& at, const RecurrentMemory& memory,
+                const Convolution& convolution) const;
+  // What RecurrentGatesParams has beside the heads' numbers.
+  struct Gates {
+    const float* a;
+    int64_t a_stride;
+    const float* z = nullptr;
+    int64_t z_stride = 0;
+    const float *log_rate, *bias;
+    bool doubles = false;
+    float least = 0, most = 0;
+  };
+  void gate(const PartPass& p, const RecurrentArrays& at, const Gates& gates) const;
+  // `skips`: [H], of Mamba 2.
+  void recur(const PartPass& p, const RecurrentArrays& at, const RecurrentMemory& memory,
+             const float* skips = nullptr) const;
+
+ private:
+  RecurrentMemory memory_of(CellArrays& chunks, CellArrays& states, DType type) const;
+};
+
+}  // namespace invar
