@@ -14,10 +14,10 @@ namespace {
 
 using namespace testing_engine;
 
-class States : public ::testing::Test {
+class States : public ::testing::TestWithParam<const char*> {
  protected:
   States() {
-    const DecoderSpec spec = override_spec(preset_spec("tiny"), {.family = "qwen3_next"});
+    const DecoderSpec spec = override_spec(preset_spec("tiny"), {.family = GetParam()});
     ThreadPool pool(2);
     make_model(directory_.path(), {spec, {}, {}}, 7, pool);
   }
@@ -69,7 +69,7 @@ std::map<int64_t, Record::Answer> alone(Model& model) {
   return answers_of(model, options);
 }
 
-TEST_F(States, AnAnswerIsTheSameAloneAndAmongOthers) {
+TEST_P(States, AnAnswerIsTheSameAloneAndAmongOthers) {
   Model of_states(model());
   const auto expected = alone(of_states);
   for (const std::string& policy : scheduler_names())
@@ -84,7 +84,7 @@ TEST_F(States, AnAnswerIsTheSameAloneAndAmongOthers) {
 }
 
 // The control: other weights.
-TEST_F(States, OtherWeightsGiveOtherAnswers) {
+TEST_P(States, OtherWeightsGiveOtherAnswers) {
   Model of_states(model());
   ModelOptions options = model();
   options.load_format = "dummy:8";
@@ -92,7 +92,7 @@ TEST_F(States, OtherWeightsGiveOtherAnswers) {
   EXPECT_NE(alone(other), alone(of_states));
 }
 
-TEST_F(States, ASnapshotGivesTheSameAnswers) {
+TEST_P(States, ASnapshotGivesTheSameAnswers) {
   Model of_states(model());
   const auto expected = alone(of_states);
   for (const int slots : {32, 64, 128}) {
@@ -107,7 +107,7 @@ TEST_F(States, ASnapshotGivesTheSameAnswers) {
   }
 }
 
-TEST_F(States, NoDraftShows) {
+TEST_P(States, NoDraftShows) {
   Model of_states(model());
   const auto expected = alone(of_states);
   KnownAnswers known;
@@ -129,7 +129,7 @@ TEST_F(States, NoDraftShows) {
     }
 }
 
-TEST_F(States, NorDoRanksStagesSetsAndLittleMemory) {
+TEST_P(States, NorDoRanksStagesSetsAndLittleMemory) {
   Model of_states(model());
   const auto expected = alone(of_states);
   EngineOptions tight = options_of();
@@ -155,7 +155,14 @@ TEST_F(States, NorDoRanksStagesSetsAndLittleMemory) {
   }
 }
 
-TEST_F(States, MemoryThatHoldsNoStatesIsRefused) {
+// The gated delta rule; short convolutions; Mamba 2 in layers of one part each; Kimi Delta
+// Attention and latents.
+INSTANTIATE_TEST_SUITE_P(Families, States,
+                         ::testing::Values("qwen3_next", "lfm2_moe", "nemotron_h", "kimi_linear"));
+
+using LargeStates = States;
+
+TEST_P(LargeStates, MemoryThatHoldsNoStatesIsRefused) {
   Model of_states(model());
   EngineOptions options = options_of();
   options.kv_bytes = 1 << 20;
@@ -168,6 +175,8 @@ TEST_F(States, MemoryThatHoldsNoStatesIsRefused) {
         << error.what();
   }
 }
+
+INSTANTIATE_TEST_SUITE_P(Families, LargeStates, ::testing::Values("qwen3_next"));
 
 }  // namespace
 }  // namespace invar

@@ -41,6 +41,11 @@ def longrope(pairs, original=64, **more):
 
 STATES = dict(linear_num_key_heads=2, linear_num_value_heads=4, linear_key_head_dim=16, linear_value_head_dim=24)
 GATED = dict(num_experts=8, num_experts_per_tok=2, moe_intermediate_size=40, shared_expert_intermediate_size=64)
+UNTURNED = {"rope_type": "default", "rope_theta": None}
+NEMOTRON = dict(mamba_num_heads=4, mamba_head_dim=16, n_groups=2, ssm_state_size=24, n_routed_experts=8, num_experts_per_tok=2,
+                moe_intermediate_size=40, moe_shared_expert_intermediate_size=64)
+LATENT = dict(kv_lora_rank=32, qk_rope_head_dim=8, qk_nope_head_dim=32, v_head_dim=20)
+KIMI = dict(LATENT, linear_num_heads=4, linear_head_dim=16, num_local_experts=8, num_experts_per_tok=3, moe_intermediate_size=40)
 
 CASES = {
     "llama": [text(head_dim=14), wide(attention_bias=True, mlp_bias=True, rope_parameters=YARN), wide(head_dim=32)],
@@ -144,6 +149,53 @@ CASES = {
     "qwen3_5_moe_text": [text(head_dim=16, num_hidden_layers=4, **STATES, **GATED),
                          wide(head_dim=32, num_hidden_layers=4, **STATES, **dict(GATED, num_experts=12, num_experts_per_tok=3)),
                          wide(head_dim=16, layer_types=["full_attention", "linear_attention", "linear_attention"], **STATES, **GATED)],
+    "lfm2": [text(num_hidden_layers=4, layer_types=["conv", "conv", "full_attention", "conv"], block_auto_adjust_ff_dim=False),
+             wide(layer_types=["full_attention", "conv", "conv"], conv_L_cache=4, block_multiple_of=32),
+             wide(layer_types=["conv", "full_attention", "conv"], tie_word_embeddings=False, block_ffn_dim_multiplier=1.5,
+                  block_multiple_of=16)],
+    "lfm2_moe": [text(num_hidden_layers=4, layer_types=["conv", "conv", "full_attention", "conv"], num_dense_layers=1, num_experts=8,
+                      num_experts_per_tok=2, moe_intermediate_size=40),
+                 wide(layer_types=["full_attention", "conv", "conv"], num_dense_layers=0, num_experts=12, num_experts_per_tok=3,
+                      moe_intermediate_size=48, norm_topk_prob=False),
+                 wide(layer_types=["conv", "full_attention", "conv"], num_dense_layers=2, num_experts=16, num_experts_per_tok=4,
+                      moe_intermediate_size=33, routed_scaling_factor=2.5, tie_word_embeddings=False)],
+    "granitemoehybrid": [text(layer_types=["mamba", "attention", "mamba"], mamba_n_heads=6, mamba_d_state=24, num_local_experts=8,
+                              num_experts_per_tok=2, shared_intermediate_size=64, embedding_multiplier=12.0,
+                              residual_multiplier=0.22, logits_scaling=8.0, attention_multiplier=0.0625),
+                         wide(layer_types=["mamba", "attention", "mamba"], mamba_n_heads=4, mamba_n_groups=2, mamba_d_state=16,
+                              num_local_experts=0, shared_intermediate_size=130, position_embedding_type="rope",
+                              attention_multiplier=0.25),
+                         wide(layer_types=["attention", "mamba", "mamba"], mamba_n_heads=12, mamba_n_groups=3, mamba_d_state=40,
+                              mamba_d_conv=3, mamba_conv_bias=False, num_local_experts=6, num_experts_per_tok=3,
+                              shared_intermediate_size=48, attention_multiplier=0.2, time_step_limit=[0.01, 0.5])],
+    "nemotron_h": [text(head_dim=16, layers_block_type=["mamba", "mlp", "attention", "moe"], **NEMOTRON),
+                   wide(head_dim=32, layers_block_type=["attention", "moe", "mamba", "mamba", "mlp"],
+                        **dict(NEMOTRON, n_groups=1, use_conv_bias=False, n_routed_experts=12, n_group=3, topk_group=2)),
+                   wide(head_dim=20, layers_block_type=["mamba", "moe", "attention", "mlp"],
+                        **dict(NEMOTRON, mamba_num_heads=6, norm_topk_prob=False, routed_scaling_factor=2.5))],
+    "kimi_linear": [text(num_key_value_heads=6, layer_types=["linear_attention", "full_attention", "linear_attention"], **KIMI),
+                    wide(num_key_value_heads=6, layer_types=["full_attention", "linear_attention", "linear_attention"],
+                         **dict(KIMI, q_lora_rank=40, linear_head_dim=24, linear_conv_kernel_dim=3, norm_topk_prob=False)),
+                    wide(num_key_value_heads=6, layer_types=["linear_attention", "linear_attention", "full_attention"],
+                         mlp_layer_types=["dense", "dense", "sparse"],
+                         **dict(KIMI, num_local_experts=12, n_group=3, topk_group=2, routed_scaling_factor=1.5))],
+    "olmo_hybrid": [text(num_hidden_layers=4, **dict(STATES, linear_key_head_dim=48)),
+                    wide(rope_parameters=UNTURNED, layer_types=["full_attention", "linear_attention", "linear_attention"],
+                         **dict(STATES, linear_num_value_heads=2, linear_allow_neg_eigval=False)),
+                    wide(rope_parameters=UNTURNED, layer_types=["linear_attention", "full_attention", "linear_attention"],
+                         **dict(STATES, linear_num_key_heads=3, linear_num_value_heads=3, linear_conv_kernel_dim=3))],
+    "minimax_m2": [text(head_dim=16, num_local_experts=8, num_experts_per_tok=2, rope_parameters=dict(ROPE, partial_rotary_factor=0.5)),
+                   wide(head_dim=32, num_local_experts=12, num_experts_per_tok=3, rope_parameters=dict(ROPE, partial_rotary_factor=1.0)),
+                   wide(head_dim=20, num_local_experts=6, num_experts_per_tok=4, rope_parameters=dict(ROPE, partial_rotary_factor=0.5))],
+    "hy_v3": [text(head_dim=14, num_experts=8, num_experts_per_tok=2, moe_intermediate_size=40),
+              wide(head_dim=32, num_experts=12, num_experts_per_tok=3, moe_intermediate_size=48, num_shared_experts=2,
+                   mlp_layer_types=["sparse", "dense", "sparse"]),
+              wide(head_dim=20, num_experts=6, num_experts_per_tok=4, moe_intermediate_size=33, router_scaling_factor=1.5)],
+    "glm4_moe_lite": [text(num_key_value_heads=6, q_lora_rank=None, n_routed_experts=8, num_experts_per_tok=3, moe_intermediate_size=40, **LATENT),
+                      wide(num_key_value_heads=6, q_lora_rank=40, n_routed_experts=16, num_experts_per_tok=4, moe_intermediate_size=48,
+                           n_group=4, topk_group=2, mlp_layer_types=["sparse", "dense", "sparse"], **LATENT),
+                      wide(num_key_value_heads=6, q_lora_rank=48, n_routed_experts=12, num_experts_per_tok=4, moe_intermediate_size=33,
+                           norm_topk_prob=False, **dict(LATENT, kv_lora_rank=96, qk_rope_head_dim=12, qk_nope_head_dim=64))],
     "olmoe": [text(num_experts=8, num_experts_per_tok=3), wide(num_experts=16, num_experts_per_tok=4, norm_topk_prob=True),
               wide(num_experts=6, num_experts_per_tok=2, num_key_value_heads=6)],
 }
@@ -194,7 +246,7 @@ def make(family, number, shape, directory):
             else:
                 tensor.copy_(torch.randn_like(tensor) / tensor.shape[-1] ** 0.5)
         for name, tensor in model.named_buffers():
-            if name.endswith("e_score_correction_bias"):
+            if name.endswith(("e_score_correction_bias", "expert_bias")):
                 tensor.copy_(torch.randn_like(tensor) * 0.1)
     # The f32 witness evaluates the same numbers.
     model.to(torch.bfloat16).save_pretrained(directory, **(dict(save_original_format=False) if number else {}))
@@ -222,7 +274,7 @@ def spoil(directory):
     path = f"{directory}/config.json"
     config = json.load(open(path))
     for part in (config, config.get("text_config", {})):
-        for key in ("rms_norm_eps", "layer_norm_epsilon"):
+        for key in ("rms_norm_eps", "layer_norm_epsilon", "norm_eps"):
             if key in part:
                 part[key] = 0.3
         if "residual_multiplier" in part:  # whose embedding is too large for that to show

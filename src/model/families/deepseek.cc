@@ -2,7 +2,7 @@
 #include <cmath>
 
 #include "base/error.h"
-#include "model/families/experts.h"
+#include "model/families/hybrid.h"
 #include "numerics/math.h"
 
 namespace invar {
@@ -218,7 +218,51 @@ StoredAt stored(const DecoderSpec& spec, const TensorSpec& tensor) {
   }
 }
 
+// ---- GLM 4.7 Flash
+
+constexpr float kLatentEps = 1e-6f;  // whatever the model's is
+
+void read_glm_lite(ConfigReader& reader, DecoderSpec& spec) {
+  constexpr std::string_view kNetworks[] = {"dense", "sparse"};
+  const std::vector<size_t> kinds = read_kinds(reader, "mlp_layer_types", spec.layers, kNetworks);
+  read_v3(reader, spec);
+  const ExpertsSpec experts = experts_of(spec);
+  const DenseFfnSpec dense{.width = read_size(reader, "intermediate_size", kMaxWidth, 1)};
+  for (int i = 0; i < spec.layers; ++i) {
+    LayerSpec& layer = spec.layer_specs[static_cast<size_t>(i)];
+    layer.attention()->latent->norm_eps = kLatentEps;
+    if (kinds.empty()) continue;
+    if (kinds[static_cast<size_t>(i)] == 1)
+      layer.put(experts);
+    else
+      layer.put(dense);
+  }
+}
+
+void imply_glm_lite(DecoderSpec& spec) {
+  imply_v3(spec);
+  change_layers(spec, [](LayerSpec& layer) { layer.attention()->latent->norm_eps = kLatentEps; });
+}
+
 }  // namespace
+
+extern const Family kGlm4MoeLite{.name = "glm4_moe_lite",
+                                 .architecture = "Glm4MoeLiteForCausalLM",
+                                 .read_sizes = read_sizes,
+                                 .read = read_glm_lite,
+                                 .write = write_v3,
+                                 .stored = stored,
+                                 .imply = imply_glm_lite};
+
+// Kimi K2: DeepSeek-V3's class, as its config.json says.
+extern const Family kKimiK2{.name = "kimi_k2",
+                            .architecture = "DeepseekV3ForCausalLM",
+                            .other_architecture = "DeepseekV3ForCausalLM",
+                            .read_sizes = read_sizes,
+                            .read = read_v3,
+                            .write = write_v3,
+                            .stored = stored,
+                            .imply = imply_v3};
 
 extern const Family kDeepseekV2{.name = "deepseek_v2",
                                 .architecture = "DeepseekV2ForCausalLM",

@@ -299,7 +299,7 @@ void read_sizes(ConfigReader& reader, const Family& family, DecoderSpec& spec) {
   spec.set_layers({.parts = {AttentionSpec{}, DenseFfnSpec{.width = width}}});
   spec.vocab = size("vocab_size", kMaxVocab);
   spec.max_positions = size("max_position_embeddings", kMaxPositions);
-  spec.norm_eps = static_cast<float>(reader.number("rms_norm_eps", 1e-20, 1));
+  spec.norm_eps = static_cast<float>(reader.number(family.eps_key, 1e-20, 1));
 }
 
 void read_flags(ConfigReader& reader, const Family& family, DecoderSpec& spec) {
@@ -318,6 +318,7 @@ void read_flags(ConfigReader& reader, const Family& family, DecoderSpec& spec) {
 std::vector<std::string_view> names_of(Nonlinearity curve) {
   if (curve == Nonlinearity::silu) return {"silu", "swish"};
   if (curve == Nonlinearity::gelu) return {"gelu"};
+  if (curve == Nonlinearity::relu_squared) return {"relu2"};
   return {"gelu_pytorch_tanh", "gelu_new"};
 }
 
@@ -373,20 +374,35 @@ constexpr Tower kTowers[] = {
     {"qwen2_vl", "Qwen2VLForConditionalGeneration", "qwen2"},
     {"qwen2_5_vl", "Qwen2_5_VLForConditionalGeneration", "qwen2"},
     {"qwen3_vl", "Qwen3VLForConditionalGeneration", "qwen3"},
+    {"kimi_k25", "KimiK25ForConditionalGeneration", "kimi_k2"},
     {"qwen3_5", "Qwen3_5ForConditionalGeneration", "qwen3_5_text"},
     {"qwen3_5_moe", "Qwen3_5MoeForConditionalGeneration", "qwen3_5_moe_text"},
 };
 
 // Of images alone, or of both and harmless.
 constexpr std::string_view kOfTowers[] = {
-    "architectures",        "boi_token_index",
-    "eoi_token_index",      "image_token_id",
-    "image_token_index",    "mm_tokens_per_image",
-    "model_type",           "multimodal_projector_bias",
-    "projector_hidden_act", "spatial_merge_size",
-    "text_config",          "video_token_id",
-    "vision_config",        "vision_end_token_id",
-    "vision_feature_layer", "vision_start_token_id",
+    "architectures",
+    "boi_token_index",
+    "eoi_token_index",
+    "image_token_id",
+    "ignore_index",
+    "media_placeholder_token_id",
+    "projection_hidden_size",
+    "projection_layer_norm_eps",
+    "use_unified_vision_chunk",
+    "video_placeholder",
+    "image_token_index",
+    "mm_tokens_per_image",
+    "model_type",
+    "multimodal_projector_bias",
+    "projector_hidden_act",
+    "spatial_merge_size",
+    "text_config",
+    "video_token_id",
+    "vision_config",
+    "vision_end_token_id",
+    "vision_feature_layer",
+    "vision_start_token_id",
     "vision_token_id",
 };
 
@@ -510,7 +526,7 @@ json::Value config_json(const ModelConfig& config) {
     object.set("intermediate_size", width_of(spec));
     object.set("num_key_value_heads", spec.kv_heads);
     object.set("head_dim", spec.head_dim);
-    object.set("rms_norm_eps", json::shortest(spec.norm_eps));
+    object.set(family.eps_key, json::shortest(spec.norm_eps));
   }
   write_ropes(spec, family, object);
   if (family.has_attention_bias) object.set("attention_bias", spec.o_bias);

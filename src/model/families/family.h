@@ -51,6 +51,7 @@ struct Family {
   double rotated_share = 1;  // of a head, where partial_rotary_factor is absent
   bool has_rotated_share = false;  // the key "partial_rotary_factor"
   const char* activation_key = "hidden_act";
+  const char* eps_key = "rms_norm_eps";
   Nonlinearity curve = Nonlinearity::silu;
   // Reads the sizes where their keys are others; null: Llama's.
   void (*read_sizes)(ConfigReader&, DecoderSpec&) = nullptr;

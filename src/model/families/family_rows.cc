@@ -13,15 +13,19 @@ extern const Family kGemma2, kGemma3, kFalcon;
 extern const Family kQwen2Moe, kQwen3Moe, kMixtral, kOlmoe, kGlm4Moe, kGraniteMoe;
 extern const Family kDeepseekV2, kDeepseekV3, kGptOss;
 extern const Family kQwen3Next, kQwen35, kQwen35Moe;
+extern const Family kLfm2, kLfm2Moe, kGraniteHybrid, kNemotronH, kKimiLinear, kOlmoHybrid;
+extern const Family kMiniMaxM2, kHunyuan3, kGlm4MoeLite, kKimiK2;
 
 namespace {
 
 constexpr std::array kFamilies = {
-    &kLlama,   &kMistral,   &kQwen2,      &kQwen3,      &kSmolLm3, &kSeedOss,    &kInternLm3,
-    &kHunyuan, &kMinistral, &kMinistral3, &kGranite,    &kOlmo2,   &kOlmo3,      &kExaone4,
-    &kGlm4,    &kPhi3,      &kGemma2,     &kGemma3,     &kFalcon,  &kQwen2Moe,   &kQwen3Moe,
-    &kMixtral, &kOlmoe,     &kDeepseekV2, &kDeepseekV3, &kGlm4Moe, &kGraniteMoe, &kQwen3Next,
-    &kQwen35,  &kQwen35Moe, &kGptOss};
+    &kLlama,      &kMistral,  &kQwen2,         &kQwen3,      &kSmolLm3,    &kSeedOss,
+    &kInternLm3,  &kHunyuan,  &kMinistral,     &kMinistral3, &kGranite,    &kOlmo2,
+    &kOlmo3,      &kExaone4,  &kGlm4,          &kPhi3,       &kGemma2,     &kGemma3,
+    &kFalcon,     &kQwen2Moe, &kQwen3Moe,      &kMixtral,    &kOlmoe,      &kDeepseekV2,
+    &kDeepseekV3, &kGlm4Moe,  &kGraniteMoe,    &kQwen3Next,  &kQwen35,     &kQwen35Moe,
+    &kLfm2,       &kLfm2Moe,  &kGraniteHybrid, &kNemotronH,  &kKimiLinear, &kOlmoHybrid,
+    &kMiniMaxM2,  &kHunyuan3, &kGlm4MoeLite,   &kKimiK2,     &kGptOss};
 
 }  // namespace
 

@@ -28,13 +28,13 @@ StoredAt place_of(const DecoderSpec& spec, const TensorSpec& tensor,
 // all experts' in one tensor.
 std::vector<StoredAt> other_places(const DecoderSpec& spec, const TensorSpec& tensor) {
   std::vector<StoredAt> places;
-  if (tensor.layer < 0 || !spec.layer(tensor.layer).experts()) return places;
-  places.push_back({tensor.name});
   const Family* family = find_family(&Family::name, spec.family);
   if (family && family->stored_otherwise) places.push_back(family->stored_otherwise(spec, tensor));
+  if (tensor.layer < 0 || !spec.layer(tensor.layer).experts()) return places;
+  places.push_back({tensor.name});
   if (tensor.role == TensorRole::router)
     places.push_back({renamed(tensor.name, {{"mlp.gate", "block_sparse_moe.router"}})});
-  if (tensor.expert < 0) return places;
+  if (tensor.expert < 0 || tensor.shape.size() != 2) return places;
   for (const char* module : {"mlp", "block_sparse_moe"}) {
     const std::string at = fmt::format("model.layers.{}.{}.experts.", tensor.layer, module);
     places.push_back(stacked_at(spec, tensor, at + "gate_up_proj", at + "down_proj"));
@@ -43,8 +43,7 @@ std::vector<StoredAt> other_places(const DecoderSpec& spec, const TensorSpec& te
 }
 
 bool has_experts(const DecoderSpec& spec) {
-  return std::ranges::any_of(spec.layer_specs,
-                             [](const LayerSpec& layer) { return layer.experts(); });
+  return spec.first<ExpertsSpec>() != nullptr;
 }
 
 // All that a decoder reads; a tied head may be stored, too.
@@ -59,8 +58,9 @@ std::vector<TensorSpec> readable_tensors(const DecoderSpec& spec) {
 // The part of a model that reads text stands under another name where it reads images, too.
 constexpr std::string_view kTowerPrefixes[] = {"language_model.model.", "model.language_model."};
 constexpr std::string_view kNoText[] = {
-    "vision_tower.", "multi_modal_projector.", "visual.",       "vision_model.",
-    "model.visual.", "model.vision_tower.",    "model.vision_", "model.multi_modal_projector.",
+    "vision_tower.",       "multi_modal_projector.", "visual.",
+    "vision_model.",       "mm_projector.",          "model.visual.",
+    "model.vision_tower.", "model.vision_",          "model.multi_modal_projector.",
 };
 
 class FamilySource : public TensorSource {
