@@ -20,6 +20,14 @@ Kernels baseline_kernels() {
   return {};
 }
 
+void pack_outputs(const PackOutputsParams&, const Execution&) {
+  CHECK(false, "this build has no CUDA kernels");
+}
+
+void widen(const WidenParams&, const Execution&) {
+  CHECK(false, "this build has no CUDA kernels");
+}
+
 void attention_sums(Order, const PartialAttentionParams&, const Execution&) {
   CHECK(false, "this build has no CUDA kernels");
 }

@@ -278,6 +278,22 @@ struct AddGradientParams {
   float* y;
 };
 
+// Rows of bf16 as outputs of a matrix: from output `first` on, or all of one of a pair.
+struct PackOutputsParams {
+  const bf16_t* x;  // [rows][to.k]
+  int64_t rows;
+  int64_t first = 0;
+  int number = -1;  // -1: no pair; else which of the two
+  Matrix to;        // its memory is written; elements that no row goes to stay
+};
+
+// out = x in f32.
+struct WidenParams {
+  const bf16_t* x;
+  int64_t count;
+  float* out;
+};
+
 struct TrainingKernels {
   const char* name;
   Order order;

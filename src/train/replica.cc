@@ -10,6 +10,7 @@
 #include "base/error.h"
 #include "kernels/select.h"
 #include "model/families/family_source.h"
+#include "train/device_weights.h"
 #include "train/packed_batch.h"
 
 namespace invar {
@@ -105,9 +106,6 @@ Trainer::Replica::Replica(const TrainerOptions& options, const ParameterLayout& 
   };
   d_logits_ = bf16s(spec.vocab, "the gradient of the logits");
   row_weights_ = floats(*device_, positions, "weights of rows");
-  if (!device_->is_host())
-    rounded_copy_ = {*device_, static_cast<size_t>(own_count()), "the rounded weights"};
-  host_rounded_ = {device_->is_host() ? rounded_.data() : rounded_copy_.data(), rounded_.size()};
   // Behind the gradients of tensors stand the chains of exits.
   gradient_size_ = layout.gradient_size();
   for (size_t i = 0; i < options.exits.size(); ++i) {
@@ -159,7 +157,6 @@ void Trainer::Replica::load(const Start& start, const TensorSource& weights) {
     std::ranges::transform(master, rounded.begin(), f32_to_bf16);
     device_->upload(&rounded_.data()[at], rounded.data(), bytes / 2);
   }
-  fetch_rounded();
   weights_ = &weights;
   if (stores_offsets(spec)) {
     decoders_own_ = decoder_tensors(spec, weights);
@@ -168,20 +165,22 @@ void Trainer::Replica::load(const Start& start, const TensorSource& weights) {
   publish();
 }
 
-// The host's copy of a GPU's.
-void Trainer::Replica::fetch_rounded() {
-  if (rounded_copy_.size() > 0)
-    device_->download(rounded_copy_.data(), rounded_.data(), rounded_.size() * sizeof(bf16_t));
-}
-
 // The rounded weights become those of the forward and the backward.
 void Trainer::Replica::publish() {
   if (gathered_) return gathered_->forget();
-  timed(times_, "pack weights",
-        [&] { decoder_weights_.reload(options_.model.spec, *weights_, *device_, pool_); });
+  timed(times_, "pack weights", [&] { pack_weights(); });
   decoder_.embedding = decoder_weights_.embedding();
   timed(times_, "pack transposed",
         [&] { transposed_.update(rounded_.data(), layout_, kernels_, decoder_.execution); });
+}
+
+void Trainer::Replica::pack_weights() {
+  const DecoderSpec& spec = options_.model.spec;
+  if (is_loaded_ && can_pack_on_device(on_, spec))
+    return pack_on_device(on_, spec, layout_, rounded_.data(), decoder_weights_,
+                          decoder_.execution);
+  decoder_weights_.reload(spec, *weights_, *device_, pool_);
+  is_loaded_ = true;
 }
 
 // From [row][position][layer][chosen] to [layer][row][position][chosen].
@@ -514,7 +513,6 @@ void Trainer::Replica::optimize(int64_t step, double norm) {
                        .rounded = rounded_.data()},
                       decoder_.execution);
   });
-  fetch_rounded();
   publish();
 }
 

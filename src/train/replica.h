@@ -31,7 +31,7 @@ class Trainer::Replica {
   // Takes what this rank owns of a state. REQUIRES: all() of the trainer serves the weights.
   void load(const Start& start, const TensorSource& weights);
   OwnedArrays arrays() const {
-    return {master_.data(), first_.data(), second_.data(), host_rounded_.data(), device_.get()};
+    return {master_.data(), first_.data(), second_.data(), rounded_.data(), device_.get()};
   }
 
   struct Result {
@@ -97,6 +97,7 @@ class Trainer::Replica {
   void merge_group(int group);
   void optimize(int64_t step, double norm);
   void publish();
+  void pack_weights();
   void record_losses(const Wanted& wanted, const DeviceScores& scores, double* losses) const;
   Activation loss_gradient(const DeviceScores& scores, const Wanted& wanted, double total,
                            float weight, const Scores* teacher, DeviceArray<bf16_t>& memory);
@@ -104,7 +105,6 @@ class Trainer::Replica {
   void note_failure(const DeviceScores& scores);
   void note_failure(FunctionRef<bool(size_t)> has_failed);
   void clear(float* from, int64_t count);
-  void fetch_rounded();
   void add_to(float* gradients, TensorRole role, int64_t from);
 
   const TrainerOptions& options_;
@@ -118,8 +118,7 @@ class Trainer::Replica {
   const OwnedTensors& owned_;
   DeviceArray<float> master_, first_, second_;  // of the owned tensors
   DeviceArray<bf16_t> rounded_;                 // the master weights as the forward sees them
-  PinnedArray<bf16_t> rounded_copy_;            // of a GPU's, on the host
-  std::span<const bf16_t> host_rounded_;
+  bool is_loaded_ = false;                      // the forward's weights have their memory
   DecoderWeights decoder_weights_;
   Decoder decoder_;
   TransposedWeights transposed_;

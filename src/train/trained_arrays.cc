@@ -100,7 +100,6 @@ void TrainedArrays::read(Kind kind, int64_t begin, int64_t count, std::byte* out
   const auto take = [&](int rank, int64_t place, int64_t offset, int64_t n) {
     Device& device = *here_[static_cast<size_t>(rank)].device;
     const auto* from = static_cast<const std::byte*>(array(kind, rank)) + place * size;
-    if (kind == rounded) return copy(array(kind, rank), place, offset, n);
     device.download(out + (offset - begin) * size, from, static_cast<size_t>(n * size));
   };
   if (!processes_) return owned_.for_each_piece(begin, begin + count, take);

@@ -12,9 +12,9 @@ namespace invar {
 
 // The arrays of one rank, of the tensors that it owns.
 struct OwnedArrays {
-  const float *master, *first, *second;  // where `device` has them
-  const bf16_t* rounded;                 // the master weights as the forward sees them; host memory
-  Device* device;
+  const float *master, *first, *second;
+  const bf16_t* rounded;  // the master weights as the forward sees them
+  Device* device;         // that has them
 };
 
 class TrainedArrays {

@@ -16,7 +16,8 @@ TrainingDevice open_training_device(const std::string& name, const std::string& 
   if (instruction_set != "auto")
     fail_usage("the instruction set {} was asked for and the device is {}", instruction_set, name);
   if (order == Order::hopper) cuda::check_hopper_steps(*device);
-  return {std::move(device), cuda::kernels(order), cuda::training_kernels(order)};
+  return {std::move(device), cuda::kernels(order), cuda::training_kernels(order),
+          cuda::pack_outputs, cuda::widen};
 }
 
 }  // namespace invar

@@ -13,6 +13,9 @@ struct TrainingDevice {
   std::shared_ptr<Device> device;
   Kernels kernels;
   TrainingKernels training;
+  // Of a GPU: how a step's weights become the forward's where they are; null on a CPU.
+  Operation<PackOutputsParams> pack_outputs = nullptr;
+  Operation<WidenParams> widen = nullptr;
 };
 
 // `name`: cpu, cuda or cuda:N; the instruction set is a CPU's. The order is portable or hopper.

@@ -1,8 +1,7 @@
 // The backward of attention (numerics 9) and what it needs of the forward, in order portable on
-// CUDA cores, in order hopper on tensor cores. Tiles are 32 queries by 32 slots, whole leaves of
-// all its sums: a block has the slots of one tile and goes through the queries' tiles for dk and
-// dv, or the other way round for dq, and computes the weights of each tile again. Rows of one table
-// are one sequence from position 0 on.
+// CUDA cores, in order hopper on tensor cores. A block has 32 slots and goes through the queries in
+// tiles of whole leaves for dk and dv, or the other way round for dq, and computes the weights of
+// each tile again. Rows of one table are one sequence from position 0 on.
 #include "base/check.h"
 #include "device/cuda/cuda_stream.h"
 #include "kernels/cuda/elementwise.cuh"
@@ -43,8 +42,11 @@ __host__ __device__ constexpr int head_words(int head_dim) {
 // Words between rows, which threads read word by word, or as pairs of words.
 template <Order order>
 constexpr int kPad = order == Order::hopper ? 4 : 1;
+// Rows of a tile of what a block goes through.
 template <Order order>
-constexpr int kLeafStride = kTile / 2 + kPad<order>;  // of rows of 32 elements
+constexpr int kOther = order == Order::hopper ? 64 : 32;
+template <Order order>
+constexpr int kLeafStride = kOther<order> / 2 + kPad<order>;  // of rows of as many elements
 
 // One sequence of the batch: its rows are those of one table, which stand together.
 struct Sequence {
@@ -64,13 +66,14 @@ struct Sequence {
   __device__ bool has(int64_t position) const { return position < size; }
 };
 
-// The dots of 32 rows of x and 32 of y: a thread has four of them, those of the pairs at(0) ..
-// at(3) of rows.
-template <Order order>
+// The dots of kX rows of x and kY of y: a thread has kDots of them, those of the pairs at(0),
+// at(1) ... of rows.
+template <Order order, int kX, int kY>
 struct TileDots;
 
-template <>
-struct TileDots<Order::portable> {
+template <int kX, int kY>
+struct TileDots<Order::portable, kX, kY> {
+  static constexpr int kDots = 4;
   __device__ static int2 at(int i) {
     const int thread = static_cast<int>(threadIdx.x);
     return {thread / 16 * 2 + i / 2, thread % 16 * 2 + i % 2};
@@ -111,21 +114,27 @@ __device__ StepRows load_rows(const Rows& y, int first, int s) {
   return load_row(y.row(first + lane / 4), s, lane);
 }
 
-// A warp has 16 rows of x and 8 of y.
-template <>
-struct TileDots<Order::hopper> {
+// A warp has 16 rows of x and 16 of y.
+template <int kX, int kY>
+struct TileDots<Order::hopper, kX, kY> {
+  static_assert(kX * kY == 32 * 64, "two instructions of each warp");
+  static constexpr int kDots = 8, kColumns = kY / 16;
+
   __device__ static int2 at(int i) {
     const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp;
-    return {warp / 4 * 16 + lane / 4 * 2 + i / 2, warp % 4 * 8 + lane % 4 * 2 + i % 2};
+    return {warp / kColumns * 16 + lane / 4 * 2 + i % 4 / 2,
+            warp % kColumns * 16 + i / 4 * 8 + lane % 4 * 2 + i % 2};
   }
-  __device__ static void compute(const Rows& x, const Rows& y, int head_dim, float (&dots)[4]) {
-    const int warp = threadIdx.x / kWarp;
+  __device__ static void compute(const Rows& x, const Rows& y, int head_dim, float (&dots)[8]) {
+    const int warp = threadIdx.x / kWarp, column = warp % kColumns * 16;
+    float halves[2][4] = {};
+    for (int s = 0; s < (head_dim + 15) / 16; ++s) {
+      const StepOutputs outputs = load_outputs(x, warp / kColumns * 16, s);
+      step(halves[0], outputs, load_rows(y, column, s));
+      step(halves[1], outputs, load_rows(y, column + 8, s));
+    }
 #pragma unroll
-    for (int i = 0; i < 4; ++i) dots[i] = 0.0f;
-    for (int s = 0; s < (head_dim + 15) / 16; ++s)
-      step(dots, load_outputs(x, warp / 4 * 16, s), load_rows(y, warp % 4 * 8, s));
-#pragma unroll
-    for (int i = 0; i < 4; ++i) dots[i] = dots[i] + 0.0f;
+    for (int i = 0; i < 8; ++i) dots[i] = halves[i / 4][i % 4] + 0.0f;
   }
 };
 
@@ -139,7 +148,7 @@ class Tiles {
 
   // Words of slots from `first` on, zeros where there is none. Head elements of a cache in rows, as
   // of rows of queries, stand side by side; else keys' are pairs, and values' are one by one.
-  __device__ void load_slots(int64_t first, bool are_keys, const Rows& to) const {
+  __device__ void load_slots(int64_t first, int count, bool are_keys, const Rows& to) const {
     const KvLayer& kv = p_.kv;
     const bf16_t* from = are_keys ? kv.keys : kv.values;
     const auto slot_at = [&](int64_t position, int e) {
@@ -150,31 +159,32 @@ class Tiles {
     };
     if (kv.layout == CacheLayout::rows)
       return load_words(
-          to, [&](int j) { return is_there(first + j) ? slot_at(first + j, 0) : nullptr; });
-    for (int j = threadIdx.x / kWarp; j < kTile; j += kWarps)
+          to, count, [&](int j) { return is_there(first + j) ? slot_at(first + j, 0) : nullptr; });
+    for (int j = threadIdx.x / kWarp; j < count; j += kWarps)
       for (int e = threadIdx.x % kWarp; e < 2 * words_; e += kWarp)
         *to.element(j, e) =
             e < kv.head_dim && is_there(first + j) ? *slot_at(first + j, e) : bf16_t{0};
   }
   // Rows of head elements: `stride` elements from row to row, `offset` to those of the head.
-  __device__ void load_rows(int64_t first, const bf16_t* from, int64_t stride, int64_t offset,
-                            const Rows& to) const {
-    load_words(to, [&](int t) {
+  __device__ void load_rows(int64_t first, int count, const bf16_t* from, int64_t stride,
+                            int64_t offset, const Rows& to) const {
+    load_words(to, count, [&](int t) {
       return is_there(first + t) ? from + (sequence_.begin + first + t) * stride + offset : nullptr;
     });
   }
-  __device__ void load_queries(int64_t first, int h, const Rows& to) const {
+  __device__ void load_queries(int64_t first, int count, int h, const Rows& to) const {
     const int64_t padded = round_up(p_.kv.head_dim, 32);
-    load_rows(first, p_.q, p_.heads * padded, h * padded, to);
+    load_rows(first, count, p_.q, p_.heads * padded, h * padded, to);
   }
   __device__ bool is_valid(int64_t t, int64_t j) const {
     return is_there(t) && j <= t && (p_.window == 0 || j > t - p_.window);
   }
 
-  // The columns of x as rows, for tensor cores, which sum along rows.
+  // The columns of kCount rows of x as rows, for tensor cores, which sum along rows.
+  template <int kCount>
   __device__ void transpose(const Rows& x, const Rows& to) const {
-    const int row = threadIdx.x % (kTile / 2) * 2;
-    for (int word = threadIdx.x / (kTile / 2); word < words_; word += 2 * kWarps) {
+    const int row = threadIdx.x % (kCount / 2) * 2;
+    for (int word = threadIdx.x / (kCount / 2); word < words_; word += kThreads / (kCount / 2)) {
       const uint32_t a = x.at(row, word), b = x.at(row + 1, word);
       to.words[2 * word * to.stride + row / 2] = __byte_perm(a, b, 0x5410);
       to.words[(2 * word + 1) * to.stride + row / 2] = __byte_perm(a, b, 0x7632);
@@ -187,9 +197,9 @@ class Tiles {
   // All elements of rows that begin at from(row), or zeros where that is null. 16 bytes at a time
   // where the rows are whole such pieces.
   template <typename From>
-  __device__ void load_words(const Rows& to, const From& from) const {
+  __device__ void load_words(const Rows& to, int count, const From& from) const {
     const int head_dim = p_.kv.head_dim, pieces = words_ / 4, whole = head_dim / 8;
-    for (int at = threadIdx.x; at < kTile * pieces; at += kThreads) {
+    for (int at = threadIdx.x; at < count * pieces; at += kThreads) {
       const int row = at / pieces, piece = at % pieces;
       const bf16_t* x = from(row);
       uint32_t words[4] = {};
@@ -221,28 +231,39 @@ struct TileMemory {
   float* by_sum;       // 1 / L
 };
 
-template <Order order>
-__device__ TileMemory memory_of(uint32_t* shared, int words) {
-  TileMemory m;
-  const auto place = [&](Rows& rows, int count, int stride) {
-    rows = {shared, stride};
-    shared += count * stride;
-  };
-  for (Rows* rows : {&m.q, &m.d_out, &m.keys, &m.values}) place(*rows, kTile, words + kPad<order>);
-  for (Rows* rows : {&m.p, &m.ds}) place(*rows, kTile, kLeafStride<order>);
-  if constexpr (order == Order::hopper)
-    for (Rows* rows : {&m.first, &m.second}) place(*rows, 2 * words, kLeafStride<order>);
-  m.mean = reinterpret_cast<float*>(shared);
-  m.max = m.mean + kTile, m.by_sum = m.max + kTile;
-  return m;
-}
-template <Order order>
-int shared_bytes(int head_dim) {
-  const int words = head_words(head_dim), columns = order == Order::hopper ? 4 * words : 0;
-  return (4 * kTile * (words + kPad<order>)+(2 * kTile + columns) * kLeafStride<order> +
-          3 * kTile) *
-         4;
-}
+// A block has slots and goes through queries, or the other way round.
+template <Order order, bool kSumsQueries>
+struct TileSizes {
+  static constexpr int kQueries = kSumsQueries ? kOther<order> : kTile;
+  static constexpr int kSlots = kSumsQueries ? kTile : kOther<order>;
+  using Dots = TileDots<order, kQueries, kSlots>;
+
+  __device__ static TileMemory place(uint32_t* shared, int words) {
+    TileMemory m;
+    const auto take = [&](Rows& rows, int count, int stride) {
+      rows = {shared, stride};
+      shared += count * stride;
+    };
+    for (Rows* rows : {&m.q, &m.d_out}) take(*rows, kQueries, words + kPad<order>);
+    for (Rows* rows : {&m.keys, &m.values}) take(*rows, kSlots, words + kPad<order>);
+    for (Rows* rows : {&m.p, &m.ds}) take(*rows, kTile, kLeafStride<order>);
+    if constexpr (order == Order::hopper) {
+      take(m.first, 2 * words, kLeafStride<order>);
+      if constexpr (kSumsQueries) take(m.second, 2 * words, kLeafStride<order>);
+    }
+    m.mean = reinterpret_cast<float*>(shared);
+    m.max = m.mean + kQueries, m.by_sum = m.max + kQueries;
+    return m;
+  }
+  static int bytes(int head_dim) {
+    const int words = head_words(head_dim);
+    const int columns = order == Order::hopper ? (kSumsQueries ? 4 : 2) * words : 0;
+    return static_cast<int>(sizeof(uint32_t)) *
+           (2 * (kQueries + kSlots) * (words + kPad<order>)+(2 * kTile + columns) *
+                kLeafStride<order> +
+            3 * kQueries);
+  }
+};
 
 // With the scales of scores and of their gradients.
 struct Backward {
@@ -252,10 +273,10 @@ struct Backward {
 
 // What queries have of the forward, and D: sum64 of d_out * out.
 __device__ void load_sums(const AttentionBackwardParams& p, const Sequence& sequence, int64_t first,
-                          int h, const TileMemory& m) {
+                          int count, int h, const TileMemory& m) {
   const AttentionParams& f = p.forward;
   const int lane = threadIdx.x % kWarp;
-  for (int i = threadIdx.x / kWarp; i < kTile; i += kWarps) {
+  for (int i = threadIdx.x / kWarp; i < count; i += kWarps) {
     const int64_t row = sequence.begin + first + i;
     const bool is_there = sequence.has(first + i);
     float lanes[2] = {};
@@ -279,12 +300,13 @@ __device__ void load_sums(const AttentionBackwardParams& p, const Sequence& sequ
 template <Order order, bool kSumsQueries>
 __device__ void weigh(const Backward& of, const Tiles& tiles, int64_t t0, int64_t j0,
                       const TileMemory& m) {
-  float scores[4], dp[4];
-  TileDots<order>::compute(m.q, m.keys, tiles.head_dim(), scores);
-  TileDots<order>::compute(m.d_out, m.values, tiles.head_dim(), dp);
+  using Dots = typename TileSizes<order, kSumsQueries>::Dots;
+  float scores[Dots::kDots], dp[Dots::kDots];
+  Dots::compute(m.q, m.keys, tiles.head_dim(), scores);
+  Dots::compute(m.d_out, m.values, tiles.head_dim(), dp);
 #pragma unroll
-  for (int i = 0; i < 4; ++i) {
-    const auto [a, b] = TileDots<order>::at(i);
+  for (int i = 0; i < Dots::kDots; ++i) {
+    const auto [a, b] = Dots::at(i);
     float weight = 0.0f, ds = 0.0f;
     if (tiles.is_valid(t0 + a, j0 + b)) {
       weight = math::exp2(__fmaf_rn(scores[i], of.factor, -m.max[a])) * m.by_sum[a];
@@ -296,7 +318,7 @@ __device__ void weigh(const Backward& of, const Tiles& tiles, int64_t t0, int64_
   }
 }
 
-// ---- Sums over 32 rows of x, weighted, for 32 rows of weights. A thread has kValues of them.
+// ---- Sums over rows of x, weighted, for 32 rows of weights. A thread has kValues of them.
 
 template <Order order, int kPairs>  // kPairs * 64 head elements at most
 struct Sums;
@@ -360,11 +382,11 @@ struct Sums<Order::hopper, kPairs> {
     return (i / 8 * kWarps + warp) * 8 + lane % 4 * 2 + i % 2;
   }
 
-  // of[i] goes on with two steps of (weights[row(i)][s], columns[element(i)][s]).
+  // of[i] goes on with steps of (weights[row(i)][s], columns[element(i)][s]).
   __device__ void add(const Rows& weights, const Rows&, const Rows& columns, int words) {
     const int warp = threadIdx.x / kWarp;
 #pragma unroll
-    for (int s = 0; s < 2; ++s) {
+    for (int s = 0; s < kOther<Order::hopper> / 16; ++s) {
       const StepOutputs outputs[2] = {load_outputs(weights, 0, s), load_outputs(weights, 16, s)};
 #pragma unroll
       for (int c = 0; c < kPairs; ++c) {
@@ -412,22 +434,23 @@ __global__ __launch_bounds__(kThreads) void key_gradients_kernel(
   const Sequence sequence(f, blockIdx.x);
   const Tiles tiles(f, sequence, group);
   const int words = head_words(f.kv.head_dim);
-  const TileMemory m = memory_of<order>(shared, words);
-  tiles.load_slots(j0, true, m.keys);
-  tiles.load_slots(j0, false, m.values);
+  constexpr int kStep = kOther<order>;
+  const TileMemory m = TileSizes<order, true>::place(shared, words);
+  tiles.load_slots(j0, kTile, true, m.keys);
+  tiles.load_slots(j0, kTile, false, m.values);
   Sums<order, kPairs> d_keys, d_values;
   for (int h = group * heads; h < (group + 1) * heads; ++h) {
-    for (int64_t t0 = j0; sequence.has(t0); t0 += kTile) {
+    for (int64_t t0 = j0; sequence.has(t0); t0 += kStep) {
       if (f.window > 0 && t0 >= j0 + kTile + f.window) break;
       __syncthreads();
-      tiles.load_queries(t0, h, m.q);
-      tiles.load_rows(t0, static_cast<const bf16_t*>(p.d_out.data), p.d_out.stride,
+      tiles.load_queries(t0, kStep, h, m.q);
+      tiles.load_rows(t0, kStep, static_cast<const bf16_t*>(p.d_out.data), p.d_out.stride,
                       int64_t{h} * f.kv.head_dim, m.d_out);
-      load_sums(p, sequence, t0, h, m);
+      load_sums(p, sequence, t0, kStep, h, m);
       __syncthreads();
       weigh<order, true>(of, tiles, t0, j0, m);
       if constexpr (order == Order::hopper)
-        tiles.transpose(m.q, m.first), tiles.transpose(m.d_out, m.second);
+        tiles.transpose<kStep>(m.q, m.first), tiles.transpose<kStep>(m.d_out, m.second);
       __syncthreads();
       d_keys.add(m.ds, m.q, m.first, words);
       d_values.add(m.p, m.d_out, m.second, words);
@@ -452,20 +475,21 @@ __global__ __launch_bounds__(kThreads) void query_gradients_kernel(
   const Sequence sequence(f, blockIdx.x);
   const Tiles tiles(f, sequence, group);
   const int words = head_words(f.kv.head_dim);
-  const TileMemory m = memory_of<order>(shared, words);
-  tiles.load_queries(t0, h, m.q);
-  tiles.load_rows(t0, static_cast<const bf16_t*>(p.d_out.data), p.d_out.stride,
+  constexpr int kStep = kOther<order>;
+  const TileMemory m = TileSizes<order, false>::place(shared, words);
+  tiles.load_queries(t0, kTile, h, m.q);
+  tiles.load_rows(t0, kTile, static_cast<const bf16_t*>(p.d_out.data), p.d_out.stride,
                   int64_t{h} * f.kv.head_dim, m.d_out);
-  load_sums(p, sequence, t0, h, m);
+  load_sums(p, sequence, t0, kTile, h, m);
   Sums<order, kPairs> d_queries;
-  for (int64_t j0 = 0; j0 <= t0; j0 += kTile) {
-    if (f.window > 0 && j0 + kTile + f.window <= t0) continue;
+  for (int64_t j0 = 0; j0 < t0 + kTile; j0 += kStep) {
+    if (f.window > 0 && j0 + kStep + f.window <= t0) continue;
     __syncthreads();
-    tiles.load_slots(j0, true, m.keys);
-    tiles.load_slots(j0, false, m.values);
+    tiles.load_slots(j0, kStep, true, m.keys);
+    tiles.load_slots(j0, kStep, false, m.values);
     __syncthreads();
     weigh<order, false>(of, tiles, t0, j0, m);
-    if constexpr (order == Order::hopper) tiles.transpose(m.keys, m.first);
+    if constexpr (order == Order::hopper) tiles.transpose<kStep>(m.keys, m.first);
     __syncthreads();
     d_queries.add(m.ds, m.keys, m.first, words);
   }
@@ -477,16 +501,17 @@ template <Order order, int kPairs>
 void launch_backward(const AttentionBackwardParams& p, const Execution& on) {
   const AttentionParams& f = p.forward;
   const Backward of{p, score_scale(f).factor, gradient_scale(f)};
-  const int bytes = shared_bytes<order>(f.kv.head_dim);
-  const auto start = [&](auto* kernel, int heads) {
+  const auto start = [&](auto* kernel, int heads, int bytes) {
     const cudaStream_t stream = stream_of(on);
     gpu_of(on).allow_shared(reinterpret_cast<const void*>(kernel), bytes);
     kernel<<<dim3(static_cast<unsigned>(f.rows), static_cast<unsigned>(heads)), kThreads,
              static_cast<size_t>(bytes), stream>>>(of);
     cuda_launched("attention's backward");
   };
-  start(key_gradients_kernel<order, kPairs>, f.kv.kv_heads);
-  start(query_gradients_kernel<order, kPairs>, f.heads);
+  start(key_gradients_kernel<order, kPairs>, f.kv.kv_heads,
+        TileSizes<order, true>::bytes(f.kv.head_dim));
+  start(query_gradients_kernel<order, kPairs>, f.heads,
+        TileSizes<order, false>::bytes(f.kv.head_dim));
 }
 
 // ---- M and L of the forward
@@ -503,20 +528,21 @@ __global__ __launch_bounds__(kThreads) void attention_sums_kernel(
   const int h = static_cast<int>(blockIdx.y), lane = threadIdx.x % kWarp;
   const Sequence sequence(p, blockIdx.x);
   const Tiles tiles(p, sequence, h / (p.heads / p.kv.kv_heads));
-  const TileMemory m = memory_of<order>(shared, head_words(p.kv.head_dim));
-  tiles.load_queries(t0, h, m.q);
+  using Sizes = TileSizes<order, false>;
+  const TileMemory m = Sizes::place(shared, head_words(p.kv.head_dim));
+  tiles.load_queries(t0, kTile, h, m.q);
   float max[4] = {}, sum[4] = {};  // of this warp's queries
   bool is_set[4] = {};
   for (int64_t base = 0; base < t0 + kTile; base += kSplitSlots) {
     if (p.window > 0 && base + kSplitSlots + p.window <= t0) continue;
-    for (int64_t j0 = base; j0 < base + kSplitSlots && j0 < t0 + kTile; j0 += kTile) {
+    for (int64_t j0 = base; j0 < base + kSplitSlots && j0 < t0 + kTile; j0 += Sizes::kSlots) {
       __syncthreads();
-      tiles.load_slots(j0, true, m.keys);
+      tiles.load_slots(j0, Sizes::kSlots, true, m.keys);
       __syncthreads();
-      float dots[4];
-      TileDots<order>::compute(m.q, m.keys, tiles.head_dim(), dots);
-      for (int i = 0; i < 4; ++i) {
-        const auto [t, j] = TileDots<order>::at(i);
+      float dots[Sizes::Dots::kDots];
+      Sizes::Dots::compute(m.q, m.keys, tiles.head_dim(), dots);
+      for (int i = 0; i < Sizes::Dots::kDots; ++i) {
+        const auto [t, j] = Sizes::Dots::at(i);
         scores[t][j0 - base + j] =
             scale.inner > 0 ? math::half_tanh(dots[i] * scale.inner) : dots[i];
       }
@@ -582,7 +608,7 @@ void attention_sums(const PartialAttentionParams& p, const Execution& on) {
   if (f.rows == 0 || !p.max) return;
   CHECK(f.kv.head_dim <= kMostHeadDim && !f.kv.is_f32() && !f.sinks && !p.begin,
         "what attention keeps for its backward");
-  const int bytes = shared_bytes<order>(f.kv.head_dim);
+  const int bytes = TileSizes<order, false>::bytes(f.kv.head_dim);
   const cudaStream_t stream = stream_of(on);
   auto* kernel = attention_sums_kernel<order>;
   gpu_of(on).allow_shared(reinterpret_cast<const void*>(kernel), bytes);

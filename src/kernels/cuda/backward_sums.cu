@@ -1,6 +1,7 @@
 // Training's sums over rows and over whole tensors, and the layouts that its products read:
 // kernels/reference/backward.cc on a GPU.
 #include "device/cuda/cuda_stream.h"
+#include "kernels/cuda/cuda_kernels.h"
 #include "kernels/cuda/elementwise.cuh"
 #include "kernels/cuda/tma.cuh"
 #include "kernels/cuda/training_operations.h"
@@ -179,6 +180,29 @@ __global__ __launch_bounds__(kThreads) void pack_columns_kernel(
     p.out[packed_index_bf16(n, p.inner.at(row), p.inner_size)] = p.x[row * p.x_stride + n];
 }
 
+// A thread has two columns of a row, which are neighbours in the matrix, too.
+__global__ __launch_bounds__(kThreads) void pack_outputs_kernel(
+    const __grid_constant__ PackOutputsParams p) {
+  const int64_t pairs = (p.to.k + 1) / 2;
+  const int64_t at = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x;
+  const int64_t row = at / pairs, k = at % pairs * 2;
+  if (row >= p.rows) return;
+  auto* out = static_cast<bf16_t*>(const_cast<void*>(p.to.data));
+  const bool is_pair = p.number >= 0;
+  int64_t to;
+  if (p.to.layout == WeightLayout::rows)
+    to = ((is_pair ? p.number * p.to.all_rows() : p.first) + row) * p.to.row_elements() + k;
+  else
+    to = packed_index_bf16(is_pair ? paired_column(row, p.number) : p.first + row, k, p.to.k);
+  out[to] = p.x[row * p.to.k + k];
+  if (k + 1 < p.to.k) out[to + 1] = p.x[row * p.to.k + k + 1];
+}
+
+__global__ __launch_bounds__(kThreads) void widen_kernel(const __grid_constant__ WidenParams p) {
+  const int64_t i = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x;
+  if (i < p.count) p.out[i] = bf16_to_f32(p.x[i]);
+}
+
 // The same into rows: a block has 32 columns of 32 rows.
 __global__ __launch_bounds__(kThreads) void pack_rows_kernel(
     const __grid_constant__ PackColumnsParams p) {
@@ -199,6 +223,15 @@ __global__ __launch_bounds__(kThreads) void pack_rows_kernel(
 
 }  // namespace
 
+void pack_outputs(const PackOutputsParams& p, const Execution& on) {
+  if (p.rows == 0) return;
+  launch("packing weights", pack_outputs_kernel,
+         {blocks_of(p.rows * ((p.to.k + 1) / 2)), kThreads, 0}, on, p);
+}
+void widen(const WidenParams& p, const Execution& on) {
+  if (p.count == 0) return;
+  launch("widening weights", widen_kernel, {blocks_of(p.count), kThreads, 0}, on, p);
+}
 void bias_gradient(const BiasGradientParams& p, const Execution& on) {
   if (p.columns.count == 0) return;
   launch("a bias's gradient", bias_gradient_kernel,

@@ -13,6 +13,8 @@ namespace invar::cuda {
 Kernels kernels(Order order);
 // Those of training.
 TrainingKernels training_kernels(Order order);
+void pack_outputs(const PackOutputsParams& p, const Execution& on);
+void widen(const WidenParams& p, const Execution& on);
 // M and L of attention alone (numerics 4.1, step 4), of whole sequences.
 void attention_sums(Order order, const PartialAttentionParams& p, const Execution& on);
 
