@@ -175,7 +175,7 @@ int run_batch_file(const BatchFile& file, TextEngine& engine) {
   ConstraintCompiler constraints(engine.tokenizer());
   const openai::Context context{.vocab = static_cast<int32_t>(model.spec().vocab),
                                 .tokenizer = &engine.tokenizer(),
-                                .end_tokens = model.config().eos_ids,
+                                .end_tokens = end_tokens(model, engine.tokenizer()),
                                 .defaults = file.defaults,
                                 .chat = file.chat,
                                 .no_chat = file.no_chat,

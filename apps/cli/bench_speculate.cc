@@ -89,7 +89,7 @@ std::vector<Request> requests_of(const Task& task, const Model& model, const Tok
     request.params.max_tokens = flags.answer;
     request.params.temperature = flags.temperature;
     request.params.seed = static_cast<uint64_t>(i);
-    add_end_tokens(request.params, model);
+    add_end_tokens(request.params, model, tokenizer);
     requests.push_back(std::move(request));
   }
   return requests;

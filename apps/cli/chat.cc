@@ -230,9 +230,9 @@ int run_chat(ChatFlags flags) {
   const auto model = open_with_progress(options);
   flags.params = with_model_sampling(flags.params, flags.named, model->options());
   Request asked{.params = flags.params, .stop = flags.stop};
-  add_end_tokens(asked.params, *model);
-  check_params(asked, model->spec().vocab);
   const Tokenizer tokenizer = tokenizer_beside.get();
+  add_end_tokens(asked.params, *model, tokenizer);
+  check_params(asked, model->spec().vocab);
   const ChatTemplate chat = open_chat_template(*model, flags.template_file);
   Instance instance(options, model);
   say_context(instance);

@@ -91,7 +91,7 @@ class Evaluation {
     r.params.max_tokens = 400;
     r.params.seed = static_cast<uint64_t>(id);
     r.hash_logits = false;
-    add_end_tokens(r.params, engine_.model());
+    add_end_tokens(r.params, engine_.model(), tokenizer_);
     return r;
   }
 

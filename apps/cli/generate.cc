@@ -216,9 +216,9 @@ int run_generate(GenerateFlags flags) {
   flags.params = with_model_sampling(flags.params, flags.named, model->options());
   const double load_seconds = load_timer.seconds();
   Request request{.params = flags.params};
-  add_end_tokens(request.params, *model);
-  check_params(request, model->spec().vocab);  // before there is room for n answers
   const Tokenizer tokenizer = tokenizer_beside.get();
+  add_end_tokens(request.params, *model, tokenizer);
+  check_params(request, model->spec().vocab);  // before there is room for n answers
   Instance instance(options, model);
   say_context(instance);
   TextEngine text(instance.engine(), tokenizer);

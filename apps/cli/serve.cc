@@ -199,6 +199,7 @@ void set_server_options(ServeFlags& flags) {
   http.header_timeout = std::chrono::seconds(flags.header_seconds);
   http.body_timeout = std::chrono::seconds(flags.body_seconds);
   http.idle_timeout = std::chrono::seconds(flags.idle_seconds);
+  http.comment_after = std::chrono::seconds(flags.comment_seconds);
   http.write_timeout = std::chrono::seconds(flags.write_seconds);
   flags.server.request_timeout =
       std::chrono::milliseconds(static_cast<int64_t>(flags.request_seconds * 1000));
@@ -237,7 +238,7 @@ class Served {
     model_.defaults = sampling_defaults(flags, options);
     model_.defaults.logprobs_mode = logprobs_mode_of(flags.logprobs_mode);
     read_embedding_sizes(options, model_);
-    model_.normalizes_embeddings = read_model_config(options).pooling.is_normalized;
+    read_relevance(options);
     model_.max_logprobs = flags.max_logprobs;
     model_.clamps_length = flags.clamp_max_tokens;
     model_.shares_prefixes = flags.share_prefixes || flags.server.keys.client.size() < 2;
@@ -256,6 +257,17 @@ class Served {
   const server::ServedModel& model() const { return model_; }
 
  private:
+  // A model whose vectors are meant as such has the cosine's.
+  void read_relevance(const ModelOptions& options) {
+    const ModelConfig config = read_model_config(options);
+    model_.normalizes_embeddings = config.pooling.is_normalized;
+    model_.has_head = config.head == Head::tokens;
+    if (config.head == Head::classes)
+      model_.relevance = server::Relevance::cross;
+    else if (config.head == Head::none || config.pooling != Pooling())
+      model_.relevance = server::Relevance::cosine;
+  }
+
   void open_chat(const ServeFlags& flags, const ModelOptions& options) {
     try {
       chat_ = open_chat_template(options, flags.template_file);

@@ -67,7 +67,7 @@ void add_client_flags(CLI::App& command, ServeFlags& flags) {
   command
       .add_option("--allowed-hosts", o.allowed_hosts,
                   "Names by which clients may ask a server without --api-key, beside addresses and "
-                  "the machine's own names")
+                  "the machine's own names; * stands for anything, as in *.internal")
       ->delimiter(',');
 }
 
@@ -110,6 +110,12 @@ void add_limit_flags(CLI::App& command, ServeFlags& flags) {
   command
       .add_option("--timeout-keep-alive", flags.idle_seconds,
                   "Seconds that a connection may be idle between requests")
+      ->check(positive)
+      ->capture_default_str();
+  command
+      .add_option("--stream-comment-seconds", flags.comment_seconds,
+                  "Seconds after which a stream that has nothing to say sends a comment, so that "
+                  "nobody between takes its connection for dead")
       ->check(positive)
       ->capture_default_str();
   command

@@ -21,6 +21,7 @@ struct ServeFlags {
   std::string template_file, tool_parser = "auto", thought_parser = "auto",
                              generation_config = "auto";
   int header_seconds = 10, body_seconds = 30, idle_seconds = 75, write_seconds = 30;
+  int comment_seconds = 15;
   int body_mib = 32, bodies_mib = 64, queued_mib = 256;
   std::string journal, journal_sync = "process";
   int journal_max_gib = 8;

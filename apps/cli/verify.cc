@@ -107,7 +107,7 @@ struct Report {
 AnswerTexts answer_texts(const Model& model, const Tokenizer& tokenizer, const ChatTemplate* chat) {
   return {.tokenizer = tokenizer,
           .chat = chat,
-          .end_tokens = model.config().eos_ids,
+          .end_tokens = end_tokens(model, tokenizer),
           .vocab = static_cast<int32_t>(model.spec().vocab),
           .model_defaults = open_sampling_defaults(model.options())};
 }

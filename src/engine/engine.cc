@@ -142,6 +142,9 @@ void Engine::add(Request request) {
         "(max-model-len); at most {} tokens of answer fit",
         size, request.params.max_tokens, max_model_len(), max_model_len() - size);
   check_tokens(request, model_.spec().vocab);
+  if (!request.pooled && model_.config().head != Head::tokens)
+    fail_usage("the model has no head that predicts tokens: it makes {}, and no answers",
+               model_.config().head == Head::none ? "embeddings" : "scores");
   if (request.pooled && !options_.embeddings)
     fail_usage("embeddings were not enabled when the engine started");
   if (request.params.prompt_logprobs && !options_.prompt_logprobs)

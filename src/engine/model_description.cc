@@ -17,6 +17,8 @@
 #include "model/families/make_model.h"
 #include "model/families/presets.h"
 #include "model/families/tensors.h"
+#include "weights/bare_source.h"
+#include "weights/gguf.h"
 #include "weights/hf_directory.h"
 #include "weights/mxfp4_source.h"
 #include "weights/packed_formats.h"
@@ -77,6 +79,36 @@ std::optional<uint64_t> dummy_seed(const std::string& load_format) {
   fail_usage("expected a load format of auto or dummy:SEED, found \"{}\"", load_format);
 }
 
+// What a cross-encoder's score goes through: what config.json says, else the logistic function.
+DenseModule::Curve score_curve(const json::Value& config, const std::string& where) {
+  const json::Value* of_library = config.find("sentence_transformers");
+  const json::Value* name =
+      of_library && of_library->is_object() ? of_library->find("activation_fn") : nullptr;
+  return name && name->is_string() ? curve_of(name->as_string(), where + "/config.json")
+                                   : DenseModule::Curve::sigmoid;
+}
+
+// What stands beside and behind the layers in a directory.
+void read_heads(const ModelOptions& options, ModelConfig& config) {
+  if (config.head == Head::classes) {
+    const json::Value whole = open_hf_directory(options.model).config;
+    config.pooling = {.kind = Pooling::Kind::last, .final_norm = true};
+    config.pooling.dense = {
+        dense_of(*open_checkpoint(options.model), "score", score_curve(whole, options.model))};
+    const DenseModule& score = config.pooling.dense[0];
+    if (score.outputs != 1 || score.inputs != config.spec.hidden)
+      fail("{}: expected score.weight of 1 row of {} numbers, found [{}, {}]", options.model,
+           config.spec.hidden, score.outputs, score.inputs);
+    return;
+  }
+  config.pooling = read_pooling(options.model, config.spec.hidden);
+  // An embedding model may leave its head out.
+  if (config.pooling == Pooling() || config.spec.tied_head || is_gguf(options.model)) return;
+  if (open_checkpoint(options.model)->has("lm_head.weight")) return;
+  config.head = Head::none;
+  config.spec.tied_head = true;
+}
+
 }  // namespace
 
 ModelConfig read_model_config(const ModelOptions& options) {
@@ -90,7 +122,7 @@ ModelConfig read_model_config(const ModelOptions& options) {
   const HfDirectory directory = open_hf_directory(options.model);
   ModelConfig config = parse_model_config(directory.config, directory.generation_config,
                                           options.model, options.ignored_config_keys);
-  if (options.load_format == "auto") config.pooling = read_pooling(options.model);
+  if (options.load_format == "auto") read_heads(options, config);
   if (options.context > 0) set_context(config.spec, options.context);
   return config;
 }
@@ -109,6 +141,7 @@ std::unique_ptr<TensorSource> open_weights(const ModelOptions& options, const Mo
                                options.weights == "twin"  ? Quantised::as_twin
                                : options.weights == "fp8" ? Quantised::as_fp8
                                                           : Quantised::as_stored);
+  stored = bare_tensors(std::move(stored), config.head == Head::classes);
   return decoder_tensors(config.spec, std::move(stored));
 }
 
@@ -316,6 +349,8 @@ void ModelDescription::expect_same_model(const ModelConfig& other,
     fail(
         "expected a checkpoint of the model that is served, found another shape in its "
         "config.json");
+  if (other.pooling != config.pooling)
+    fail("expected a checkpoint with the modules behind the pooling that are served, found others");
   check_tensors(stored, tensors);
   if (options.mtp_module) check_module(stored, tensors);
   const DType served = arithmetic.is_rounded ? DType::f32 : arithmetic.weights;

@@ -1,5 +1,6 @@
 #include "engine/pooled_vector.h"
 
+#include <algorithm>
 #include <cmath>
 
 #include "base/error.h"
@@ -22,6 +23,24 @@ std::optional<std::vector<float>> PooledVector::finish() {
     if (!std::isfinite(number)) return std::nullopt;
   }
   return std::move(numbers_);
+}
+
+std::optional<std::vector<float>> behind_modules(std::vector<float> vector,
+                                                 const Pooling& pooling) {
+  const ScopedFlushToZero flush;
+  for (const DenseModule& module : pooling.dense) vector = module.apply(vector);
+  const bool is_finite =
+      std::ranges::all_of(vector, [](float number) { return std::isfinite(number); });
+  return is_finite ? std::optional(std::move(vector)) : std::nullopt;
+}
+
+float cosine(std::span<const float> a, std::span<const float> b) {
+  const ScopedFlushToZero flush;
+  const auto dot = [](std::span<const float> x, std::span<const float> y) {
+    return orders::dot(x.data(), y.data(), std::ssize(x));
+  };
+  const float lengths = math::sqrt(dot(a, a) * dot(b, b));
+  return lengths > 0 ? dot(a, b) / lengths : 0.0f;
 }
 
 std::vector<float> shown_vector(std::vector<float> vector, std::optional<int32_t> size,

@@ -29,6 +29,13 @@ class PooledVector {
   Pooling::Kind kind_ = Pooling::Kind::mean;
 };
 
+// The vector behind the modules of the pooling; nothing where a number is not finite.
+std::optional<std::vector<float>> behind_modules(std::vector<float> vector, const Pooling& pooling);
+
+// dot(a, b) / sqrt(dot(a, a) * dot(b, b)), each dot portable in f32 (numerics 1); 0 where one has
+// no length. Both have as many numbers.
+float cosine(std::span<const float> a, std::span<const float> b);
+
 // The vector as it is shown: its first `size` numbers, where that is said; then with `normalize`
 // each divided by sqrt(sum64 of their squares), a vector of zeros as it is. Throws UsageError where
 // it has fewer.

@@ -134,7 +134,9 @@ bool Engine::pool_rows(const StepInFlight& step, size_t index) {
   for (int32_t r = std::max(0, state.pool.positions() - entry.start); r < entry.rows; ++r)
     state.pool.take({hidden + static_cast<size_t>(r) * stride, width});
   if (!entry.samples) return false;
-  if (auto numbers = state.pool.finish())
+  auto numbers = state.pool.finish();
+  if (numbers) numbers = behind_modules(*std::move(numbers), model_.config().pooling);
+  if (numbers)
     outbox_.pooled.push_back({state.request.id, std::move(*numbers)});
   else
     outbox_.tokens.push_back(state.fail(kHiddenNotFinite));

@@ -86,6 +86,7 @@ struct Request {
   // and what was changed to make them (normal_form).
   json::Value conversation;
   bool summary = false, sealed = false;  // of a response: shows them as a summary, and closed
+  bool background = false;               // nobody waits for it
   // Of /v1/responses, which repeats them.
   json::Value asked_tools, asked_choice, asked_previous;
   bool logits_hash = true;    // of each choice

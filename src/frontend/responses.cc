@@ -144,6 +144,7 @@ json::Value response_of(const Request& request, const TextAnswer* answer,
                                   {"error", nullptr}};
   body.set("incomplete_details",
            cut ? json::Value(json::Object{{"reason", "max_output_tokens"}}) : json::Value());
+  if (request.background) body.set("background", true);
   body.set("instructions", nullptr);
   body.set("max_output_tokens", static_cast<int64_t>(p.max_tokens));
   body.set("model", head.model);
@@ -208,6 +209,12 @@ json::Value response_body(const Request& request, const TextAnswer& answer, cons
   take("", true);
   if (items.size() == 0) items.begin_message();
   return response_of(request, &answer, items, std::ssize(answer.prompt_tokens), head);
+}
+
+json::Value unanswered_body(const Request& request, const Head& head, const char* status) {
+  json::Value body = response_of(request, nullptr, {}, 0, head);
+  body.set("status", status);
+  return body;
 }
 
 ResponseWriter::ResponseWriter(Head head, const Request& request, int64_t prompt_tokens,

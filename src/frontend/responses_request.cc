@@ -1,9 +1,11 @@
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <optional>
 
 #include "base/ends.h"
 #include "base/error.h"
+#include "frontend/body_fields.h"
 #include "frontend/foreign_fields.h"
 #include "frontend/responses.h"
 
@@ -12,7 +14,6 @@ namespace invar::openai {
 namespace {
 
 constexpr ForeignField kRefused[] = {
-    {"background", "false"},
     {"conversation", "", "ask for \"previous_response_id\""},
     {"max_tool_calls", ""},
     {"n", "1", "a response is one answer"},
@@ -251,10 +252,8 @@ void read_effort(const json::Value& reasoning, json::Value& chat) {
   }
 }
 
-void read_truncation(const json::Value& value, RequestWarnings& warnings) {
-  if (value == json::Value("auto"))
-    warnings.add("truncation auto is ignored: a conversation that is too long is an error");
-  else if (value != json::Value("disabled"))
+void check_truncation(const json::Value& value) {
+  if (value != json::Value("auto") && value != json::Value("disabled"))
     fail_usage("expected truncation auto or disabled, found {}", json::excerpt(value));
 }
 
@@ -270,7 +269,7 @@ json::Value choice_of(const json::Value& choice) {
 bool translate(const std::string& key, const json::Value& value, json::Value& chat,
                RequestWarnings& warnings) {
   if (key == "input" || key == "instructions" || key == "previous_response_id" ||
-      key == "include" || find_field(kRefused, key))
+      key == "include" || key == "background" || find_field(kRefused, key))
     return true;
   if (key == "store") {
     if (!value.is_bool())
@@ -282,7 +281,7 @@ bool translate(const std::string& key, const json::Value& value, json::Value& ch
   } else if (key == "tool_choice") {
     chat.set(key, choice_of(value));
   } else if (key == "truncation") {
-    read_truncation(value, warnings);
+    check_truncation(value);
   } else if (key == "max_output_tokens") {
     chat.set("max_tokens", value);
   } else if (key == "text") {
@@ -317,7 +316,46 @@ json::Value chat_body_of(const json::Value& body, const json::Array* earlier,
   return chat;
 }
 
+namespace {
+
+// A user's message, with which a turn begins.
+bool begins_turn(const json::Value& item) {
+  const std::string type = text_in(item, "type");
+  return (type.empty() || type == "message") && text_in(item, "role") == "user";
+}
+
+bool is_of_system(const json::Value& item) {
+  const std::string role = text_in(item, "role");
+  return role == "system" || role == "developer";
+}
+
+void read_background(const json::Value& body, Request& request) {
+  const BodyFields fields(body);
+  request.background = fields.read_flag("background", false);
+  if (request.background && !fields.read_flag("store", true))
+    fail_usage("expected background only of a response that is stored, found \"store\": false");
+  if (request.background && request.stream)
+    fail_usage("expected background of a response without a stream, found \"stream\": true");
+}
+
+}  // namespace
+
+size_t turns_of(const json::Array& items) {
+  return static_cast<size_t>(std::ranges::count_if(items, begins_turn));
+}
+
+json::Array without_turns(const json::Array& items, size_t turns) {
+  json::Array left;
+  size_t begun = 0;
+  for (const json::Value& item : items) {
+    begun += begins_turn(item);
+    if (begun > turns || turns == 0 || is_of_system(item)) left.push_back(item);
+  }
+  return left;
+}
+
 void read_reasoning(const json::Value& body, Request& request) {
+  read_background(body, request);
   if (const json::Value* reasoning = body.find("reasoning"))
     for (const char* name : {"summary", "generate_summary"})
       if (const json::Value* v = reasoning->find(name)) request.summary |= !v->is_null();

@@ -72,14 +72,26 @@ void add_module(const json::Value& module, const std::string& directory, const s
     pooling.kind = kind_of(read_file(at + "/config.json"), at + "/config.json");
   else if (name == "Normalize")
     pooling.is_normalized = true;
+  else if (name == "Dense")
+    pooling.dense.push_back(read_dense_module(at));
   else if (name != "Transformer")
-    fail("{}: expected modules of Transformer, Pooling and Normalize, found {}", where,
+    fail("{}: expected modules of Transformer, Pooling, Dense and Normalize, found {}", where,
          json::quoted(type));
+}
+
+// Each takes what the one before gives, and nothing is normalized between them.
+void check_dense(const Pooling& pooling, int64_t hidden, const std::string& where) {
+  for (const DenseModule& module : pooling.dense) {
+    if (module.inputs != hidden)
+      fail("{}: expected a dense module of {} inputs, found one of {}", where, hidden,
+           module.inputs);
+    hidden = module.outputs;
+  }
 }
 
 }  // namespace
 
-Pooling read_pooling(const std::string& directory) {
+Pooling read_pooling(const std::string& directory, int64_t hidden) {
   Pooling pooling;
   std::error_code ignored;
   const std::string modules = directory + "/modules.json";
@@ -93,6 +105,7 @@ Pooling read_pooling(const std::string& directory) {
       fail("{}: expected a list of up to 16 modules, found {}", modules, json::excerpt(list));
     for (const json::Value& module : list.as_array())
       add_module(module, directory, modules, pooling);
+    check_dense(pooling, hidden, modules);
   } else {
     pooling.kind = kind_of(read_file(alone), alone);
     pooling.is_normalized = fs::exists(directory + "/2_Normalize", ignored);
@@ -102,9 +115,13 @@ Pooling read_pooling(const std::string& directory) {
 
 json::Value to_json(const Pooling& pooling) {
   const auto kind = std::ranges::find(kKinds, pooling.kind, &KindName::kind);
-  return json::Object{{"kind", kind->name},
-                      {"final_norm", pooling.final_norm},
-                      {"normalized", pooling.is_normalized}};
+  json::Value object = json::Object{{"kind", kind->name},
+                                    {"final_norm", pooling.final_norm},
+                                    {"normalized", pooling.is_normalized}};
+  json::Array dense;
+  for (const DenseModule& module : pooling.dense) dense.push_back(to_json(module));
+  if (!dense.empty()) object.set("dense", std::move(dense));
+  return object;
 }
 
 }  // namespace invar

@@ -43,4 +43,12 @@ bool LogprobReader::read(std::span<const float> logits, int32_t token, int32_t t
   return true;
 }
 
+std::vector<float> shares_of(std::span<const float> log_probabilities) {
+  const ScopedFlushToZero flush;
+  const orders::LogSumExp all = orders::log_sum_exp(log_probabilities);
+  std::vector<float> shares;
+  for (const float one : log_probabilities) shares.push_back(math::exp(all.log_probability(one)));
+  return shares;
+}
+
 }  // namespace invar

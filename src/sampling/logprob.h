@@ -42,4 +42,8 @@ class LogprobReader {
   LogitRow row_;
 };
 
+// exp((l_i - max) - log(sum)) of log-probabilities l_i (numerics 3): the share that each has of
+// all. At least one is finite.
+std::vector<float> shares_of(std::span<const float> log_probabilities);
+
 }  // namespace invar

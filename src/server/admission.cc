@@ -53,7 +53,6 @@ std::tm utc(int64_t seconds) {
 
 }  // namespace
 
-// Whether a name, or one in which '*' stands for anything, is this one.
 bool names(std::string_view pattern, std::string_view name) {
   const size_t star = pattern.find('*');
   if (star == pattern.npos) return pattern == name;
@@ -188,9 +187,16 @@ void hold_memory(HeldSlots& slots, size_t bytes) {
                    "queue_full"};
 }
 
+void Admission::expect_head() const {
+  if (!model_.has_head)
+    fail_usage("the model has no head that predicts tokens: it makes {}, and no answers",
+               model_.relevance == Relevance::cross ? "scores" : "embeddings");
+}
+
 Admitted Admission::admit(const HttpRequest& http, const std::string& owner,
                           const json::Value& body, const std::optional<std::string>& earlier,
                           std::shared_ptr<HeldSlots> slots) const {
+  expect_head();
   const BackendFacts facts = backend_.facts();
   const openai::Endpoint endpoint = endpoint_of(http.path);
   JournalEntry entry{.id = random_id(id_prefix(endpoint)),
@@ -199,7 +205,11 @@ Admitted Admission::admit(const HttpRequest& http, const std::string& owner,
                      .endpoint = http.path,
                      .arithmetic = facts.identity,
                      .model = model_digest(answering_model())};
-  openai::Request request = read(entry, body, earlier);
+  const json::Value* truncation =
+      endpoint == openai::Endpoint::responses ? body.find("truncation") : nullptr;
+  openai::Request request = truncation && *truncation == json::Value("auto")
+                                ? read_fitting(entry, body, earlier)
+                                : read(entry, body, earlier);
   entry.request = json::dump(openai::kept_body(body, request));
   entry.body = sha256(std::as_bytes(std::span(http.body)));
   check_model(request.model);
@@ -265,6 +275,42 @@ std::vector<std::vector<int32_t>> Admission::embedded(const json::Value& body) c
                                             last_of(texts).size()));
   }
   return texts;
+}
+
+std::vector<int32_t> Admission::chat_tokens(const json::Value& body) const {
+  expect_head();
+  openai::Request request = read(
+      {.created = static_cast<int64_t>(std::time(nullptr)), .endpoint = "/v1/chat/completions"},
+      body);
+  check_model(request.model);
+  openai::Prompt& prompt = first_of(request.prompts);
+  // A template of a model that always thinks opens the thought.
+  if (auto* text = std::get_if<std::string>(&prompt);
+      text && text->find_last_not_of(" \n") != text->npos) {
+    const std::string_view said =
+        std::string_view(*text).substr(0, text->find_last_not_of(" \n") + 1);
+    if (said.ends_with("<think>")) *text += "\n</think>\n\n";
+  }
+  return encode(request, prompt);
+}
+
+std::vector<int32_t> Admission::text_tokens(const std::string& text,
+                                            bool add_special_tokens) const {
+  const openai::Request request =
+      read_input(json::Object{{"prompt", text}, {"add_special_tokens", add_special_tokens}});
+  return encode(request, first_of(request.prompts));
+}
+
+std::optional<int32_t> Admission::end_of_answer() const {
+  const std::vector<int32_t> ends = backend_.facts().end_tokens;
+  const auto named = model_.tokenizer->eos_id();
+  if (named && std::ranges::find(ends, *named) != ends.end()) return named;
+  return ends.empty() ? std::nullopt : std::optional(ends.front());
+}
+
+// No salt of a client's is that of another key: an owner is of one length.
+std::string Admission::salt_of(const std::string& owner) const {
+  return model_.shares_prefixes ? std::string() : owner;
 }
 
 std::optional<int32_t> Admission::dimensions(const json::Value& body) const {

@@ -15,6 +15,10 @@
 
 namespace invar::server {
 
+// How the relevance of a text to another one is found: by the likelihood of the answer yes, the
+// cosine of their vectors, or the score of a cross-encoder.
+enum class Relevance : uint8_t { likelihood, cosine, cross };
+
 // What requests are read against; fixed while the server runs.
 struct ServedModel {
   std::vector<std::string> names;  // under which clients may ask for it; the first is shown
@@ -29,8 +33,10 @@ struct ServedModel {
   bool cuts_embeddings = false;
   std::vector<int32_t> embedding_sizes;
   bool normalizes_embeddings = false;  // cut or not
-  int32_t max_logprobs = 20;           // of a position, vLLM's
-  bool clamps_length = false;          // of any endpoint: see openai::Context
+  Relevance relevance = Relevance::likelihood;
+  bool has_head = true;        // else it makes no answers
+  int32_t max_logprobs = 20;   // of a position, vLLM's
+  bool clamps_length = false;  // of any endpoint: see openai::Context
   // Requests of all keys share computed blocks. Else those of one key do: how soon an answer begins
   // would tell a client whether somebody else asked the same.
   bool shares_prefixes = true;
@@ -79,8 +85,10 @@ class Admission {
   // Of POST /detokenize: the text of "tokens".
   std::string detokenize(const HttpRequest& http) const;
 
-  // Of POST /v1/messages/count_tokens: the tokens of the prompt that such a message would have.
-  int64_t count_tokens(const HttpRequest& http) const;
+  // Of POST /v1/messages/count_tokens and /v1/responses/input_tokens: the tokens of the prompt that
+  // such a message or response would have.
+  int64_t count_tokens(const HttpRequest& http,
+                       const std::optional<std::string>& earlier = std::nullopt) const;
 
   // Bytes of the largest text whose tokens are shown or counted and not computed, and of a body
   // that may have it.
@@ -89,6 +97,16 @@ class Admission {
 
   // The texts of POST /v1/embeddings as tokens.
   std::vector<std::vector<int32_t>> embedded(const json::Value& body) const;
+
+  // The prompt of a chat with this body, in which no thought is open; the tokens of a text, with
+  // those that begin every prompt or without. Throw ApiError and UsageError.
+  std::vector<int32_t> chat_tokens(const json::Value& body) const;
+  std::vector<int32_t> text_tokens(const std::string& text, bool add_special_tokens) const;
+  // The token that ends an answer, where there is one.
+  std::optional<int32_t> end_of_answer() const;
+  // Of the prefix cache, for this owner's requests.
+  std::string salt_of(const std::string& owner) const;
+  int32_t context() const { return backend_.facts().max_model_len; }
 
   // To how many numbers the body wants its embeddings cut, if it does.
   std::optional<int32_t> dimensions(const json::Value& body) const;
@@ -109,6 +127,9 @@ class Admission {
   openai::Request read(const JournalEntry& entry, const json::Value& body,
                        const std::optional<std::string>& earlier = std::nullopt,
                        Purpose purpose = Purpose::answer) const;
+  // The same of a response whose oldest turns are left out where it does not fit.
+  openai::Request read_fitting(const JournalEntry& entry, const json::Value& body,
+                               const std::optional<std::string>& earlier) const;
   openai::Request read_input(const json::Value& prompt) const;
   std::vector<int32_t> encode(const openai::Request& request, const openai::Prompt& prompt) const;
   // The same of the first prompt, which is only shown or counted. Throws UsageError for a text that
@@ -117,12 +138,15 @@ class Admission {
   std::vector<Request> make_requests(const JournalEntry& entry,
                                      const openai::Request& request) const;
   Admitted complete(JournalEntry entry, openai::Request request) const;
+  void expect_head() const;
   void prepare_receipts(Admitted& admitted) const;
 
   const ServedModel& model_;
   const Backend& backend_;
 };
 
+// Whether a name, or one in which '*' stands for anything, is this one.
+bool names(std::string_view pattern, std::string_view name);
 // Takes slots for all answers of the request. Throws ApiError when there are not so many.
 void take_slots(HeldSlots& slots, const openai::Request& request);
 // Holds so many bytes of memory, before a request keeps them. Throws ApiError when there are not so

@@ -284,18 +284,19 @@ void AnswerStreams::cancel(Embedding& embedding) {
   settle(embedding);
 }
 
-void AnswerStreams::deliver_vectors(std::vector<PooledOutput> vectors) {
-  for (PooledOutput& output : vectors) {
-    const auto found = texts_.find(output.request);
-    if (found == texts_.end()) continue;
-    const Text text = found->second;
-    texts_.erase(found);
-    text.embedding->on_vector(text.index, std::move(output.numbers));
-    if (text.embedding->is_over()) settle(*text.embedding);
-  }
+void AnswerStreams::deliver_numbers(int64_t request, std::vector<float> numbers) {
+  const auto found = texts_.find(request);
+  if (found == texts_.end()) return;
+  const Text text = found->second;
+  texts_.erase(found);
+  text.embedding->on_vector(text.index, std::move(numbers));
+  if (text.embedding->is_over()) settle(*text.embedding);
 }
 
-void AnswerStreams::fail_text(const TokenOutput& output) {
+// Of a request for numbers: the log-probability of its token, or why there is none.
+void AnswerStreams::take_number(const TokenOutput& output) {
+  if (output.has_token() && output.logprobs)
+    return deliver_numbers(output.request, {output.logprobs->logprob});
   const auto found = texts_.find(output.request);
   if (found == texts_.end() || output.finish != FinishReason::failed) return;
   const auto embedding = found->second.embedding;
@@ -510,13 +511,13 @@ void AnswerStreams::deliver() {
       const std::shared_ptr<AnswerStream> stream = found->second.stream;
       guarded(*stream, [&, index = found->second.index] { stream->on_prompt(index, output); });
     }
-  deliver_vectors(std::move(vectors));
+  for (PooledOutput& output : vectors) deliver_numbers(output.request, std::move(output.numbers));
   for (const TokenOutput& output : tokens) take(output);
 }
 
 void AnswerStreams::take(const TokenOutput& output) {
   const auto found = streamed_.find(output.request);
-  if (found == streamed_.end()) return fail_text(output);
+  if (found == streamed_.end()) return take_number(output);
   Streamed& streamed = found->second;
   const std::shared_ptr<AnswerStream> stream = streamed.stream;
   const size_t index = streamed.index;

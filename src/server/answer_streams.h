@@ -163,8 +163,8 @@ class AnswerStreams final : public BackendSink {
   // Once: forgets what is left of it, and gives back what it holds.
   void release(AnswerStream& stream);
   void deliver();
-  void deliver_vectors(std::vector<PooledOutput> vectors);
-  void fail_text(const TokenOutput& output);
+  void deliver_numbers(int64_t request, std::vector<float> numbers);
+  void take_number(const TokenOutput& output);
   void settle(Embedding& embedding);
   void fail_all(const std::string& sentence);
   // An answer that cannot be written, for whatever reason, fails alone.

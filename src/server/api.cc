@@ -301,10 +301,13 @@ void Server::admit(std::shared_ptr<Exchange> exchange, std::shared_ptr<HeldSlots
     exchange->more_headers.emplace_back("X-Invar-Warning",
                                         fmt::format("{}", fmt::join(warnings, "; ")));
   streams_.number(admitted->requests);
+  if (!journal_ && admitted->request.background)
+    throw ApiError{400, "background needs a server with a journal (--journal)",
+                   "unsupported_parameter", "background"};
   if (!journal_) return submit(exchange, admitted, lease);
   forget_old_lines();
   const auto written = [this, exchange, admitted, lease](const std::string& error) {
-    if (error.empty()) return submit(exchange, admitted, lease);
+    if (error.empty()) return submit_written(exchange, admitted, lease);
     pool_.post(reading(exchange->request), [=, this] {
       guarded(exchange, [&] {  // unless its twin was faster
         if (const auto twin = earlier(exchange->request))

@@ -113,8 +113,13 @@ class Server {
   void detokenize(std::shared_ptr<Exchange> exchange);
   void count_tokens(std::shared_ptr<Exchange> exchange);
   void embeddings(std::shared_ptr<Exchange> exchange);
+  void rerank(std::shared_ptr<Exchange> exchange);
+  void score(std::shared_ptr<Exchange> exchange);
+  void decide(std::shared_ptr<Exchange> exchange);
   void retrieve(std::shared_ptr<Exchange> exchange);
   void input_items(std::shared_ptr<Exchange> exchange);
+  void cancel_response(std::shared_ptr<Exchange> exchange);
+  void count_input(std::shared_ptr<Exchange> exchange);
   void forget_response(std::shared_ptr<Exchange> exchange);
   // The line of a response that is the request's owner's. Throws ApiError.
   JournalLine response_line(const HttpRequest& request, const std::string& id) const;
@@ -208,6 +213,11 @@ class Server {
   static bool belongs_to(const std::string& owner, const JournalEntry& entry);
   void submit(std::shared_ptr<Exchange> exchange, std::shared_ptr<Admitted> admitted,
               const WeightsLease& lease);
+  void submit_written(std::shared_ptr<Exchange> exchange, std::shared_ptr<Admitted> admitted,
+                      const WeightsLease& lease);
+  bool tell_background(Exchange& exchange, const Admitted& admitted,
+                       const std::optional<Outcome>& outcome);
+  void cancel_waiting(const std::shared_ptr<Exchange>& exchange, const Admitted& admitted);
   std::optional<ApiError> submit_requests(const AnswerStream& stream);
   void begin(const std::shared_ptr<AnswerStream>& stream, const std::optional<ApiError>& error);
   // The answer of an earlier request, without its first `skip` events; as a stream or as a whole,
@@ -217,6 +227,14 @@ class Server {
              bool receipt = false);
   // The answer of a line once more.
   Admitted readmit(const JournalLine& line);
+  // What a body asks for, as numbers of prompts. On a worker; throws ApiError and UsageError.
+  using AskNumbers = NumbersAsked (Server::*)(const HttpRequest& request,
+                                              const json::Value& body) const;
+  void ask_numbers(std::shared_ptr<Exchange> exchange, AskNumbers ask);
+  NumbersAsked vectors_asked(const HttpRequest& request, const json::Value& body) const;
+  NumbersAsked ranks_asked(const HttpRequest& request, const json::Value& body) const;
+  NumbersAsked scores_asked(const HttpRequest& request, const json::Value& body) const;
+  NumbersAsked decisions_asked(const HttpRequest& request, const json::Value& body) const;
   void embed(const std::shared_ptr<Embedding>& embedding);
   void begin(const std::shared_ptr<Embedding>& embedding);
   void submit_next(const std::shared_ptr<Embedding>& embedding);

@@ -1,4 +1,4 @@
-// POST /v1/embeddings.
+// Endpoints whose answers are numbers of prompts; those of vectors.
 #include "embedding.h"
 
 #include <openssl/evp.h>
@@ -7,6 +7,7 @@
 #include "base/ends.h"
 #include "base/error.h"
 #include "engine/pooled_vector.h"
+#include "frontend/body_fields.h"
 
 namespace invar::server {
 
@@ -28,22 +29,28 @@ json::Value embedding_value(std::span<const float> vector, bool base64) {
   return text;
 }
 
+// How vectors are shown.
+struct Form {
+  const char* object = "embedding";  // of each
+  const char* key = "embedding";     // of its numbers
+  bool base64 = false;
+  std::optional<int32_t> dimensions;  // only the first so many
+  bool normalize = false;             // to length 1
+};
+
 // JSON, vector by vector: as values all of them would take many times their bytes.
-std::string body_of(Embedding& embedding, const std::string& model,
-                    const std::string& fingerprint) {
+std::string body_of(const Numbers& vectors, const Form& form, int64_t tokens,
+                    const std::string& model, const std::string& fingerprint) {
   std::string body;
   json::ObjectWriter out(body);
   json::append_quoted(out.member("object"), "list");
   std::string& data = out.member("data") += '[';
-  int64_t tokens = 0;
-  for (size_t i = 0; i < embedding.requests().size(); ++i) {
-    tokens += std::ssize(embedding.requests()[i].prompt);
-    const auto vector =
-        shown_vector(embedding.vectors()[i], embedding.form.dimensions, embedding.form.normalize);
+  for (size_t i = 0; i < vectors.size(); ++i) {
+    const auto vector = shown_vector(vectors[i], form.dimensions, form.normalize);
     data += i == 0 ? "" : ", ";
-    json::append(data, json::Object{{"object", "embedding"},
+    json::append(data, json::Object{{"object", form.object},
                                     {"index", static_cast<int64_t>(i)},
-                                    {"embedding", embedding_value(vector, embedding.form.base64)}});
+                                    {form.key, embedding_value(vector, form.base64)}});
   }
   data += ']';
   json::append_quoted(out.member("model"), model);
@@ -54,21 +61,11 @@ std::string body_of(Embedding& embedding, const std::string& model,
   return body;
 }
 
-// Of the texts, their vectors and the answer's text.
-size_t memory_bytes(const std::vector<Request>& requests, const EmbeddingFormat& form,
-                    int32_t vector_size) {
-  constexpr size_t kText = sizeof(Request) + 256;
-  const size_t shown = form.base64 ? 6 : 24;  // bytes of a number of the answer
-  size_t bytes = requests.size() * (kText + static_cast<size_t>(vector_size) * (4 + shown));
-  for (const Request& request : requests) bytes += request.prompt.size() * sizeof(int32_t);
-  return bytes;
-}
-
 }  // namespace
 
 const Request* Embedding::next() {
-  if (over_ || begun_ == requests_.size() || begun_ - there_ >= kAtOnce) return nullptr;
-  return &requests_[begun_++];
+  if (over_ || begun_ == asked_.requests.size() || begun_ - there_ >= kAtOnce) return nullptr;
+  return &asked_.requests[begun_++];
 }
 
 void Embedding::on_vector(size_t index, std::vector<float> numbers) {
@@ -85,21 +82,52 @@ void Embedding::fail(const std::string& sentence) {
   failed(sentence);
 }
 
+size_t vectors_bytes(const std::vector<Request>& requests, int32_t vector_size, bool base64) {
+  constexpr size_t kText = sizeof(Request) + 256;
+  const size_t shown = base64 ? 6 : 24;  // bytes of a number of the answer
+  size_t bytes = requests.size() * (kText + static_cast<size_t>(vector_size) * (4 + shown));
+  for (const Request& request : requests) bytes += request.prompt.size() * sizeof(int32_t);
+  return bytes;
+}
+
 void Server::embeddings(std::shared_ptr<Exchange> exchange) {
-  const auto slots = take_slot(exchange->request);  // all its texts together, which the body bounds
+  ask_numbers(std::move(exchange), &Server::vectors_asked);
+}
+
+// POST /v1/embeddings and /pooling.
+NumbersAsked Server::vectors_asked(const HttpRequest& request, const json::Value& body) const {
+  NumbersAsked asked;
+  int64_t tokens = 0;
+  for (auto& text : admission_.embedded(body)) {
+    tokens += std::ssize(text);
+    asked.requests.push_back({.prompt = std::move(text), .hash_logits = false, .pooled = true});
+  }
+  const bool is_pooling = request.path == "/pooling";
+  if (!is_pooling && model_.relevance == Relevance::cross)
+    fail_usage("the model is a cross-encoder, whose scores of pairs are no embeddings");
+  const json::Value* format = body.find("encoding_format");
+  const Form form{
+      .object = is_pooling ? "pooling" : "embedding",
+      .key = is_pooling ? "data" : "embedding",
+      .base64 = format && *format == json::Value("base64"),
+      .dimensions = admission_.dimensions(body),
+      .normalize = BodyFields(body).read_flag("normalize", model_.normalizes_embeddings)};
+  asked.bytes = vectors_bytes(asked.requests, backend_.facts().vector_size, form.base64);
+  asked.body = [form, tokens, model = first_of(model_.names),
+                fingerprint = admission_.fingerprint()](const Numbers& vectors) {
+    return body_of(vectors, form, tokens, model, fingerprint);
+  };
+  return asked;
+}
+
+void Server::ask_numbers(std::shared_ptr<Exchange> exchange, AskNumbers ask) {
+  const auto slots = take_slot(exchange->request);
   with_weights([=, this](const WeightsLease& lease) {
     pool_.post(reading(exchange->request), [=, this] {
       guarded(exchange, [&] {
-        const json::Value body = parse_body(exchange->request.body);
-        std::vector<Request> requests;
-        for (auto& text : admission_.embedded(body))
-          requests.push_back({.prompt = std::move(text), .hash_logits = false, .pooled = true});
-        const json::Value* format = body.find("encoding_format");
-        const EmbeddingFormat form{.base64 = format && *format == json::Value("base64"),
-                                   .dimensions = admission_.dimensions(body),
-                                   .normalize = model_.normalizes_embeddings};
-        take_places(*slots, requests, memory_bytes(requests, form, backend_.facts().vector_size));
-        embed(std::make_shared<Embedding>(std::move(requests), form, exchange, slots, lease));
+        NumbersAsked asked = (this->*ask)(exchange->request, parse_body(exchange->request.body));
+        take_places(*slots, asked.requests, asked.bytes);
+        embed(std::make_shared<Embedding>(std::move(asked), exchange, slots, lease));
       });
     });
   });
@@ -123,19 +151,18 @@ void Server::take_places(HeldSlots& slots, std::vector<Request>& requests, size_
 
 // On the worker: the texts are computed from now on, and the body is made on the worker again.
 void Server::embed(const std::shared_ptr<Embedding>& embedding) {
-  embedding->full = [this, fingerprint = admission_.fingerprint(),
-                     weak = std::weak_ptr(embedding)] {
+  embedding->full = [this, weak = std::weak_ptr(embedding)] {
     const auto embedding = weak.lock();
     pool_.post(slow(embedding->exchange->request), [=, this] {
       guarded(embedding->exchange, [&] {
         const auto reply = std::make_shared<HttpReply>();
-        reply->body = body_of(*embedding, first_of(model_.names), fingerprint);
+        reply->body = embedding->body();
         http_.post([embedding, reply] { embedding->exchange->reply(std::move(*reply)); });
       });
     });
   };
   embedding->failed = [this, weak = std::weak_ptr(embedding)](const std::string& sentence) {
-    refuse(*weak.lock()->exchange, {500, "the embedding failed: " + sentence});
+    refuse(*weak.lock()->exchange, {500, "the request failed: " + sentence});
   };
   streams_.number(embedding->requests());
   http_.post([this, embedding] { begin(embedding); });

@@ -1,40 +1,45 @@
-// One request for embeddings on its way to its client: each of its texts is a request of the
-// backend like any other. Lives on the serving thread.
+// One request for numbers of several prompts on its way to its client: for vectors of texts, or
+// log-probabilities of tokens. Each prompt is a request of the backend like any other. Lives on the
+// serving thread.
 #pragma once
 
 #include <functional>
 #include <memory>
-#include <optional>
 #include <string>
 #include <vector>
 
 #include "admission_slots.h"
 #include "backend.h"
+#include "base/json.h"
 #include "http.h"
 
 namespace invar::server {
 
-// How its vectors are shown.
-struct EmbeddingFormat {
-  bool base64 = false;                // else as numbers
-  std::optional<int32_t> dimensions;  // only the first so many
-  bool normalize = false;             // to length 1
+// Of each request its vector, or the log-probability of its one token.
+using Numbers = std::vector<std::vector<float>>;
+
+// What an endpoint asks of the backend, and its answer.
+struct NumbersAsked {
+  std::vector<Request>
+      requests;      // at least one; all pooled, or of one token with log-probabilities
+  size_t bytes = 0;  // of memory that they and their answer hold
+  std::function<std::string(const Numbers& numbers)> body;  // JSON
 };
+
+// What requests for vectors of so many numbers hold, and their answer.
+size_t vectors_bytes(const std::vector<Request>& requests, int32_t vector_size, bool base64);
 
 class Embedding {
  public:
   // The weights stay as they are while `lease` lives (Server::with_weights).
-  Embedding(std::vector<Request> requests, const EmbeddingFormat& form,
-            std::shared_ptr<Exchange> exchange, std::shared_ptr<HeldSlots> slots,
-            std::shared_ptr<void> lease)
-      : form(form),
-        exchange(std::move(exchange)),
-        requests_(std::move(requests)),
+  Embedding(NumbersAsked asked, std::shared_ptr<Exchange> exchange,
+            std::shared_ptr<HeldSlots> slots, std::shared_ptr<void> lease)
+      : exchange(std::move(exchange)),
+        asked_(std::move(asked)),
         slots_(std::move(slots)),
         lease_(std::move(lease)),
-        vectors_(requests_.size()) {}
+        vectors_(asked_.requests.size()) {}
 
-  const EmbeddingFormat form;
   const std::shared_ptr<Exchange> exchange;
   // Called when another text may begin; when the last vector is there; with a sentence, when one
   // cannot be.
@@ -51,15 +56,16 @@ class Embedding {
   // Nobody wants it any more.
   void drop() { over_ = true; }
 
-  std::vector<Request>& requests() { return requests_; }
-  const std::vector<std::vector<float>>& vectors() const { return vectors_; }
+  std::vector<Request>& requests() { return asked_.requests; }
+  const Numbers& vectors() const { return vectors_; }
+  std::string body() const { return asked_.body(vectors_); }
   bool is_over() const { return over_; }
 
  private:
-  std::vector<Request> requests_;
+  NumbersAsked asked_;
   std::shared_ptr<HeldSlots> slots_;
   std::shared_ptr<void> lease_;
-  std::vector<std::vector<float>> vectors_;
+  Numbers vectors_;
   size_t there_ = 0, begun_ = 0;
   bool over_ = false;
 };

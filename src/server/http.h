@@ -90,6 +90,7 @@ struct HttpOptions {
   std::chrono::milliseconds body_timeout{30'000};    // for each 64 KiB
   std::chrono::milliseconds idle_timeout{75'000};    // between requests
   std::chrono::milliseconds write_timeout{30'000};   // a client that takes nothing for so long
+  std::chrono::milliseconds comment_after{15'000};   // an event stream that has nothing to say
 };
 
 class HttpServer {

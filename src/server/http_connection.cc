@@ -75,7 +75,9 @@ class Connection : public std::enable_shared_from_this<Connection> {
   asio::awaitable<void> write(std::string_view bytes);
   asio::awaitable<void> answer(std::shared_ptr<ConnectionExchange> exchange);
   asio::awaitable<void> send_stream(std::shared_ptr<ConnectionExchange> exchange);
+  asio::awaitable<void> wait_for_more(ConnectionExchange& exchange);
   void pull(ConnectionExchange& exchange);
+  void add_piece(std::string_view piece);
   bool send_at_once(ConnectionExchange& exchange);
   asio::awaitable<void> refuse(const HttpReply& reply);
   asio::awaitable<void> watch(std::shared_ptr<ConnectionExchange> exchange);
@@ -88,11 +90,12 @@ class Connection : public std::enable_shared_from_this<Connection> {
   asio::steady_timer deadline_;
   bool timed_out_ = false;
   ConnectionOwner& owner_;
-  std::string in_;              // read and not parsed
-  size_t head_bytes_ = 0;       // of ConnectionOwner's
-  BodyRoom::Place place_;       // of the body that is read
-  std::string piece_, unsent_;  // of a stream
-  bool has_more_ = false;       // the stream's source
+  std::string in_;                       // read and not parsed
+  size_t head_bytes_ = 0;                // of ConnectionOwner's
+  BodyRoom::Place place_;                // of the body that is read
+  std::string piece_, unsent_;           // of a stream
+  bool has_more_ = false;                // the stream's source
+  asio::steady_timer::time_point sent_;  // when it last gave something
   bool keep_alive_ = true, is_http_10_ = false;
   bool is_head_ = false;  // the request asks for the head of the answer alone
   std::shared_ptr<ConnectionExchange> exchange_;  // null: waits for a request
@@ -137,14 +140,17 @@ class ConnectionExchange final : public Exchange {
  private:
   friend class Connection;
 
-  // Until the next `wake`, which may have come already.
-  asio::awaitable<void> wait() {
+  // Until the next `wake`, which may have come already, or until `end`: false.
+  asio::awaitable<bool> wait(
+      asio::steady_timer::time_point end = asio::steady_timer::time_point::max()) {
     while (!signalled_) {
-      error_code ignored;
-      signal_.expires_at(asio::steady_timer::time_point::max());
-      co_await signal_.async_wait(asio::redirect_error(asio::use_awaitable, ignored));
+      error_code error;
+      signal_.expires_at(end);
+      co_await signal_.async_wait(asio::redirect_error(asio::use_awaitable, error));
+      if (!error && !signalled_) co_return false;
     }
     signalled_ = false;
+    co_return true;
   }
 
   Connection* sender_ = nullptr;  // one that waits for more of a stream
@@ -360,6 +366,7 @@ asio::awaitable<void> Connection::answer(std::shared_ptr<ConnectionExchange> exc
 
 asio::awaitable<void> Connection::send_stream(std::shared_ptr<ConnectionExchange> exchange) {
   unsent_ = head_of(exchange->head_, false);
+  sent_ = std::chrono::steady_clock::now();
   for (pull(*exchange);;) {
     co_await write(unsent_);
     unsent_.clear();
@@ -367,9 +374,7 @@ asio::awaitable<void> Connection::send_stream(std::shared_ptr<ConnectionExchange
     if (exchange->source_->is_ready()) {  // others have their turn between its pieces
       co_await asio::post(socket_.get_executor(), asio::use_awaitable);
     } else {
-      exchange->sender_ = this;
-      co_await exchange->wait();
-      exchange->sender_ = nullptr;
+      co_await wait_for_more(*exchange);
     }
     if (exchange->gone_) co_return;
     // Also beside what send_at_once left: it may have been woken again since.
@@ -379,14 +384,36 @@ asio::awaitable<void> Connection::send_stream(std::shared_ptr<ConnectionExchange
   std::string().swap(piece_);
 }
 
+// Meanwhile events that fit the socket's buffer are sent (send_at_once). Where there are none for
+// long, a comment, which clients read over.
+asio::awaitable<void> Connection::wait_for_more(ConnectionExchange& exchange) {
+  constexpr std::string_view kComment = ": still here\n\n";
+  const bool has_events = exchange.head_.type.starts_with("text/event-stream");
+  const milliseconds pause = owner_.options.comment_after;
+  exchange.sender_ = this;
+  while (
+      !co_await exchange.wait(has_events ? sent_ + pause : asio::steady_timer::time_point::max())) {
+    if (std::chrono::steady_clock::now() < sent_ + pause) continue;
+    add_piece(kComment);
+    break;
+  }
+  exchange.sender_ = nullptr;
+}
+
+void Connection::add_piece(std::string_view piece) {
+  if (piece.empty()) return;
+  sent_ = std::chrono::steady_clock::now();
+  if (is_http_10_)
+    unsent_ += piece;
+  else
+    fmt::format_to(std::back_inserter(unsent_), "{:x}\r\n{}\r\n", piece.size(), piece);
+}
+
 // Appends what the source has to what is to be sent.
 void Connection::pull(ConnectionExchange& exchange) {
   piece_.clear();
   has_more_ = exchange.source_->pull(piece_);
-  if (is_http_10_)
-    unsent_ += piece_;
-  else if (!piece_.empty())
-    fmt::format_to(std::back_inserter(unsent_), "{:x}\r\n{}\r\n", piece_.size(), piece_);
+  add_piece(piece_);
   if (!has_more_ && !is_http_10_) unsent_ += "0\r\n\r\n";
 }
 

@@ -37,7 +37,8 @@ bool is_own_name(std::string_view host, const std::vector<std::string>& allowed)
   std::string name(name_of(host));
   std::ranges::transform(name, name.begin(), [](unsigned char c) { return std::tolower(c); });
   return name.find('.') == name.npos || is_address(name) || name.ends_with(".localhost") ||
-         name == name_of_machine() || std::ranges::find(allowed, name) != allowed.end();
+         name == name_of_machine() ||
+         std::ranges::any_of(allowed, [&](const std::string& one) { return names(one, name); });
 }
 
 }  // namespace
@@ -48,8 +49,8 @@ void Server::check_page(const HttpRequest& request) const {
   if (host && !is_own_name(*host, options_.allowed_hosts))
     throw ApiError{403,
                    fmt::format("expected an address, a name of this machine or one of "
-                               "--allowed-hosts as Host, since the server has no --api-key, found "
-                               "{}",
+                               "--allowed-hosts (names, or patterns such as *.internal) as Host, "
+                               "since the server has no --api-key, found {}",
                                json::quoted(*host)),
                    "host_not_allowed"};
   const std::string* origin = request.header("origin");

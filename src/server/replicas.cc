@@ -5,12 +5,13 @@
 
 #include "base/error.h"
 #include "engine/specification.h"
+#include "session/open.h"
 
 namespace invar::server {
 
 namespace {
 
-BackendFacts facts_of(Instance& instance) {
+BackendFacts facts_of(Instance& instance, const Tokenizer& tokenizer) {
   Model& model = instance.model();
   const EngineOptions& engine = instance.engine().options();
   return {.identity = model.identity(),
@@ -18,16 +19,16 @@ BackendFacts facts_of(Instance& instance) {
           .weights = weights_digest(model.options(), model.pool()),
           .instruction_set = model.instruction_set(),
           .vocab = static_cast<int32_t>(model.spec().vocab),
-          .end_tokens = model.config().eos_ids,
+          .end_tokens = end_tokens(model, tokenizer),
           .prompt_logprobs = engine.prompt_logprobs,
           .block_size = engine.block_size,
           .prefix_caching = engine.prefix_caching,
           .routed_columns = routed_columns(model.spec()),
-          .vector_size = model.spec().hidden};
+          .vector_size = static_cast<int32_t>(model.config().pooling.outputs(model.spec().hidden))};
 }
 
 std::vector<std::unique_ptr<Backend>> engines_of(Instance& instance, const Tokenizer& tokenizer) {
-  const BackendFacts facts = facts_of(instance);
+  const BackendFacts facts = facts_of(instance, tokenizer);
   std::vector<std::unique_ptr<Backend>> engines;
   for (size_t i = 0; i < instance.replicas(); ++i)
     engines.push_back(

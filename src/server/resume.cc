@@ -91,9 +91,11 @@ void Server::go_on(std::shared_ptr<Exchange> exchange, const JournalLine& line,
   admitted->slots = std::make_shared<HeldSlots>(slots_, line.entry.owner);
   const bool as_before = !receipt && (!stream || *stream == admitted->request.stream);
   if (stream) admitted->request.stream = *stream;
+  const bool is_whole = !receipt && !admitted->request.stream;
   http_.post([this, exchange = std::move(exchange), admitted = std::move(admitted), as_before, skip,
-              lease]() mutable {
+              is_whole, outcome = line.outcome, lease]() mutable {
     exchange->drop_body();
+    if (is_whole && tell_background(*exchange, *admitted, outcome)) return;
     const auto found = waiting_.find(admitted->entry.id);
     if (as_before && found != waiting_.end()) {
       const std::shared_ptr<Relay> relay = found->second;

@@ -40,6 +40,15 @@ constexpr Door kEmbedding = {
     .takes_slots = true,
     .place = "a place for each text, 32 at most, ranked by key",
     .memory = "its texts, vectors and answer, before it is computed (`--max-queued-mib`)"};
+constexpr Door kScore = {
+    .name = "score",
+    .body = Body::whole,
+    .read_while_serving = false,
+    .takes_slots = true,
+    .place =
+        "a place for each token or text that is computed at the same time, 32 at most, ranked "
+        "by key",
+    .memory = "its prompts and answer, before it is computed (`--max-queued-mib`)"};
 constexpr Door kTokens = {
     .name = "tokens",
     .body = Body::tokens,
@@ -86,12 +95,20 @@ const std::vector<Server::Route>& Server::routes() {
       {"POST", "/v1/completions", &Server::answer, kAnswer},
       {"POST", "/v1/chat/completions", &Server::answer, kAnswer},
       {"POST", "/v1/responses", &Server::answer, kAnswer},
+      {"POST", "/v1/responses/input_tokens", &Server::count_input, kTokens},
+      {"POST", "/v1/responses/", &Server::cancel_response, kKept, client, Rest::cancel},
       {"POST", "/v1/messages", &Server::answer, kAnswer},
       {"POST", "/v1/messages/count_tokens", &Server::count_tokens, kTokens},
       {"POST", "/v1/chat/completions/render", &Server::render, kTokens},
       {"POST", "/v1/responses/render", &Server::render, kTokens},
       {"POST", "/v1/messages/render", &Server::render, kTokens},
       {"POST", "/v1/embeddings", &Server::embeddings, kEmbedding},
+      {"POST", "/pooling", &Server::embeddings, kEmbedding},
+      {"POST", "/v1/rerank", &Server::rerank, kScore},
+      {"POST", "/rerank", &Server::rerank, kScore},
+      {"POST", "/v1/score", &Server::score, kScore},
+      {"POST", "/score", &Server::score, kScore},
+      {"POST", "/v1/decisions", &Server::decide, kScore},
       {"POST", "/tokenize", &Server::tokenize, kTokens},
       {"POST", "/detokenize", &Server::detokenize, kTokens},
       {"POST", "/admin/weights", &Server::take_weights, kChange, admin},
@@ -167,6 +184,7 @@ std::vector<DoorRow> Server::doors() {
       std::string path = route.path;
       if (route.rest != PathRest::none) path += route.rest == PathRest::name ? "{name}" : "{id}";
       if (route.rest == PathRest::input_items) path += "/input_items";
+      if (route.rest == PathRest::cancel) path += "/cancel";
       rows.push_back({route.method, path, route.door});
     }
   return rows;

@@ -75,13 +75,16 @@ std::string Admission::detokenize(const HttpRequest& http) const {
   return model_.tokenizer->decode(ids, {.skip_special = false});
 }
 
-int64_t Admission::count_tokens(const HttpRequest& http) const {
+int64_t Admission::count_tokens(const HttpRequest& http,
+                                const std::optional<std::string>& earlier) const {
   json::Value body = parse_body(http.body);
   if (!body.is_object()) fail_usage("expected an object, found {}", body.type_name());
-  if (!body.find("max_tokens")) body.set("max_tokens", 1);  // needed only for an answer
+  const std::string path = http.path.substr(0, http.path.rfind('/'));
+  if (path == "/v1/messages" && !body.find("max_tokens"))
+    body.set("max_tokens", 1);  // needed only for an answer
   const openai::Request request =
-      read({.created = static_cast<int64_t>(std::time(nullptr)), .endpoint = "/v1/messages"}, body,
-           std::nullopt, Purpose::count);
+      read({.created = static_cast<int64_t>(std::time(nullptr)), .endpoint = path}, body, earlier,
+           Purpose::count);
   check_model(request.model);
   return std::ssize(encode_counted(request));
 }

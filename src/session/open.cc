@@ -4,10 +4,13 @@
 
 #include <cstdlib>
 #include <filesystem>
+#include <optional>
+#include <set>
 
 #include "base/input_file.h"
 #include "model/families/presets.h"
 #include "tokenizer/make_tokenizer.h"
+#include "weights/ends_of_turns.h"
 #include "weights/gguf.h"
 #include "weights/hf_directory.h"
 
@@ -110,9 +113,23 @@ SamplingParams open_sampling_defaults(const ModelOptions& o) {
   return params;
 }
 
-void add_end_tokens(SamplingParams& params, const Model& model) {
+std::vector<int32_t> end_tokens(const Model& model, const Tokenizer& tokenizer) {
+  const auto& configured = model.config().eos_ids;
+  std::set<int32_t> ids(configured.begin(), configured.end());
+  const auto add = [&](std::optional<int32_t> id) {
+    if (id && tokenizer.is_special(*id) && *id < model.spec().vocab) ids.insert(*id);
+  };
+  if (model.options().load_format == "auto") {  // random weights end nothing by chance
+    add(tokenizer.eos_id());
+    for (const std::string_view token : kEndsOfTurns)
+      if (ends_turn(token, tokenizer.id_of("<|return|>").has_value())) add(tokenizer.id_of(token));
+  }
+  return {ids.begin(), ids.end()};
+}
+
+void add_end_tokens(SamplingParams& params, const Model& model, const Tokenizer& tokenizer) {
   if (params.ignore_eos) return;
-  const auto& ids = model.config().eos_ids;
+  const std::vector<int32_t> ids = end_tokens(model, tokenizer);
   std::vector<int32_t>& stops = params.stop_token_ids.edit();
   stops.insert(stops.end(), ids.begin(), ids.end());
 }

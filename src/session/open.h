@@ -4,6 +4,7 @@
 
 #include <future>
 #include <string>
+#include <vector>
 
 #include "engine/model.h"
 #include "frontend/chat_template.h"
@@ -27,8 +28,11 @@ inline ChatTemplate open_chat_template(const Model& model, const std::string& fi
 }
 // The sampling parameters that the model's generation_config.json names, as vLLM reads it.
 SamplingParams open_sampling_defaults(const ModelOptions& options);
-// The model's end-of-sequence tokens join the stop tokens, unless they are to be ignored.
-void add_end_tokens(SamplingParams& params, const Model& model);
+// The tokens that end an answer, ascending: those of both configurations, and of a directory those
+// that only its tokenizer names, its end of sequence and special tokens that end a turn.
+std::vector<int32_t> end_tokens(const Model& model, const Tokenizer& tokenizer);
+// They join the stop tokens, unless they are to be ignored.
+void add_end_tokens(SamplingParams& params, const Model& model, const Tokenizer& tokenizer);
 
 // The model that Invar brings along: "models/story" of the directory that INVAR_HOME names, else of
 // the repository or the installation that this program stands in. Throws UsageError without one: a

@@ -64,7 +64,7 @@ Request Session::Impl::request(Running& at, std::vector<int32_t> prompt,
   if (asked.logprobs_mode.empty()) request.params.logprobs_mode = logprobs_mode;
   if (asked.max_tokens <= 0)
     request.params.max_tokens = length_that_fits(context, request.prompt.size(), context);
-  add_end_tokens(request.params, at.model());
+  add_end_tokens(request.params, at.model(), tokenizer);
   if (asked.structured_outputs.empty()) return request;
   const std::lock_guard lock(compiling);
   request.constraint =

@@ -87,8 +87,7 @@ class Tokenizer {
   std::optional<int32_t> id_of(std::string_view token_text) const;
   bool is_special(int32_t id) const;
 
-  // The tokens that tokenizer_config.json names. What ends an answer is for generation_config.json
-  // to say.
+  // The tokens that tokenizer_config.json names.
   std::optional<int32_t> bos_id() const;
   std::optional<int32_t> eos_id() const;
 

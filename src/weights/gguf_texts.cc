@@ -5,6 +5,7 @@
 #include <cstring>
 
 #include "base/error.h"
+#include "weights/ends_of_turns.h"
 
 namespace invar {
 
@@ -147,8 +148,21 @@ class TextsMaker {
     return std::max<int64_t>(*id, -1);
   }
 
+  // Of a file that is older than the key.
+  std::string usual_pre_tokenizer() const {
+    const std::string& architecture = text("general.architecture");
+    if (architecture.starts_with("qwen")) return "qwen2";
+    constexpr size_t kLlama3 = 128000;  // tokens of its vocabulary, the first with byte pairs
+    if (architecture == "llama" && tokens_.size() >= kLlama3) return "llama-bpe";
+    if (architecture == "phi2" || architecture == "olmo") return "gpt-2";
+    fail("{}: tokenizer.ggml.pre is missing, and files of {} have several", file_.path(),
+         json::quoted(architecture));
+  }
+
+  // Files that are older than the key have the way that their architecture's models have.
   const GgufPreTokenizer& pre_tokenizer() const {
-    const std::string& name = text("tokenizer.ggml.pre");
+    const std::string name =
+        file_.find("tokenizer.ggml.pre") ? text("tokenizer.ggml.pre") : usual_pre_tokenizer();
     std::string known;
     for (const GgufPreTokenizer& one : kPreTokenizers) {
       const std::string names = fmt::format(" {} ", one.names);
@@ -335,10 +349,10 @@ std::string TextsMaker::pieces() const {
   return model;
 }
 
-// Tokens that end a turn, whatever a file's metadata forgets.
-constexpr std::string_view kEndsOfTurns[] = {"<|eot_id|>",     "<|eom_id|>",    "<|im_end|>",
-                                             "<|end|>",        "<end_of_turn>", "<|endoftext|>",
-                                             "<|end_of_text|>"};
+// Whether a token ends an answer, whatever a file's metadata forgets.
+bool is_end(std::string_view token, bool has_return) {
+  return ends_turn(token, has_return) || token == "<|endoftext|>" || token == "<|end_of_text|>";
+}
 
 }  // namespace
 
@@ -361,12 +375,15 @@ json::Value gguf_generation_config(const GgufFile& file) {
     if (const auto end = id(name)) ends.push_back(*end);
   const json::Value* tokens = file.find("tokenizer.ggml.tokens");
   const json::Value* types = file.find("tokenizer.ggml.token_type");
-  if (tokens && tokens->is_array() && types && types->is_array())
+  if (tokens && tokens->is_array() && types && types->is_array()) {
+    const bool has_return = std::ranges::find(tokens->as_array(), json::Value("<|return|>")) !=
+                            tokens->as_array().end();
     for (size_t i = 0; i < std::min(tokens->as_array().size(), types->as_array().size()); ++i)
       if (const json::Value& token = tokens->as_array()[i];
           token.is_string() && types->as_array()[i] == json::Value(3) &&
-          std::ranges::find(kEndsOfTurns, token.as_string()) != std::end(kEndsOfTurns))
+          is_end(token.as_string(), has_return))
         ends.push_back(static_cast<int64_t>(i));
+  }
   std::ranges::sort(ends);
   ends.erase(std::unique(ends.begin(), ends.end()), ends.end());
   if (const auto bos = id("bos")) config.set("bos_token_id", *bos);

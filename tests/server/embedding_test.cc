@@ -12,8 +12,10 @@ struct Case {
     embedding.full = [this] { ++full; };
     embedding.failed = [this](const std::string& sentence) { failed.push_back(sentence); };
   }
-  Embedding embedding{
-      std::vector<Request>(2), {}, std::make_shared<FakeExchange>(), nullptr, nullptr};
+  Embedding embedding{{.requests = std::vector<Request>(2), .body = nullptr},
+                      std::make_shared<FakeExchange>(),
+                      nullptr,
+                      nullptr};
   int full = 0;
   std::vector<std::string> failed;
 };
@@ -31,8 +33,8 @@ TEST(EmbeddingTest, IsFullWithItsLastVectorInWhateverOrder) {
 
 TEST(EmbeddingTest, SoManyTextsAreComputedAtTheSameTime) {
   constexpr size_t kTexts = 2 * Embedding::kAtOnce;
-  Embedding all(std::vector<Request>(kTexts), {}, std::make_shared<FakeExchange>(), nullptr,
-                nullptr);
+  Embedding all({.requests = std::vector<Request>(kTexts), .body = nullptr},
+                std::make_shared<FakeExchange>(), nullptr, nullptr);
   size_t begun = 0;
   all.more = [&] { begun += all.next() != nullptr; };
   all.full = [] {};

@@ -358,9 +358,36 @@ class Pages(unittest.TestCase):
         for origin, status in (("https://a.example", 200), ("https://b.example", 200), ("https://c.example", 403)):
             found, headers, _ = served.ask("GET", "/v1/models", headers={"Origin": origin, "Host": "invar.example"})
             self.assertEqual((found, headers["Access-Control-Allow-Origin"]), (status, origin if status == 200 else None))
+        served = Served(INVAR, "--allowed-hosts", "*.internal,*.local")
+        self.addCleanup(served.stop)
+        for host, status in (("host.docker.internal:8000", 200), ("box.local", 200), ("internal.example", 403), ("local", 200)):
+            found, _, answer = served.ask("GET", "/v1/models", headers={"Host": host})
+            self.assertEqual(found, status, host)
+        self.assertIn("*.internal", served.ask("GET", "/v1/models", headers={"Host": "a.example"})[2]["error"]["message"])
         served = Served(INVAR, "--allowed-origins", '["*"]')
         self.addCleanup(served.stop)
         self.assertEqual(served.ask("GET", "/v1/models", headers={"Origin": "null"})[1]["Access-Control-Allow-Origin"], "*")
+
+    def test_a_stream_that_waits_says_that_it_does(self):
+        for seconds, expected in ((1, True), (15, False)):
+            served = Endless(INVAR, "--max-num-seqs", "1", "--stream-comment-seconds", str(seconds))
+            self.addCleanup(served.stop)
+            busy = served.begin()
+            body = json.dumps({"prompt": "x", "max_tokens": 2, "stream": True}).encode()
+            waits = served.raw(b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n" % len(body) + body)
+            waits.settimeout(3)
+            found = b""
+            try:
+                while b": still here\n\n" not in found:
+                    found += waits.recv(4096)
+            except TimeoutError:
+                pass
+            self.assertEqual(b": still here\n\n" in found, expected, found)
+            busy.close()
+            waits.settimeout(served.patience)
+            while b"[DONE]" not in found:
+                found += waits.recv(4096)
+            waits.close()
 
     def test_a_lab_is_not_for_everybody(self):
         done = subprocess.run([INVAR, "serve", "--lab", "--host", "0.0.0.0", "--port", "0", *made(), *FAST], capture_output=True, text=True, timeout=60)

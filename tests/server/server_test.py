@@ -617,10 +617,10 @@ class Answers(ServerTest):
             (model / "config.json").write_text(json.dumps({**config, "is_matryoshka": True}))
             (found,), _ = vectors(ids, dimensions=6)
             self.assertLess(max(abs(a - b) for a, b in zip(found, unit(expected["mean_tokens"][:6]))), 2e-5)
-            (model / "modules.json").write_text(json.dumps(kinds + [dict(path="3", type="models.Dense")]))
+            (model / "modules.json").write_text(json.dumps(kinds + [dict(path="3", type="models.WordWeights")]))
             refused = subprocess.run([INVAR, "inspect", model], capture_output=True, text=True)
             self.assertEqual(refused.returncode, 1)
-            self.assertIn('found "models.Dense"', refused.stderr)
+            self.assertIn('found "models.WordWeights"', refused.stderr)
 
     def test_embeddings_are_the_recorded_ones(self):
         ids = [(7 * i + 3) % 500 for i in range(400)]

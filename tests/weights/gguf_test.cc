@@ -184,6 +184,37 @@ TEST_F(Gguf, TextIsCutAsItsPreTokenizerSays) {
   EXPECT_EQ(cuts("deepseek-llm"), 7u);
 }
 
+TEST_F(Gguf, ThatIsOlderThanTheKeyIsCutAsItsArchitectureIs) {
+  GgufContent content = small_content();
+  int files = 0;
+  const auto texts_of = [&](const char* architecture) {
+    for (GgufKey& key : content.metadata)
+      if (key.name == "general.architecture") key.value = architecture;
+    ThreadPool pool(2);
+    const std::string path = files_ / fmt::format("older-{}.gguf", ++files);
+    write_gguf(path, content, small_source(), pool);
+    return model_texts(path)["tokenizer.json"];
+  };
+  const std::string said = texts_of("qwen2");
+  std::erase_if(content.metadata,
+                [](const GgufKey& key) { return key.name == "tokenizer.ggml.pre"; });
+  EXPECT_EQ(texts_of("qwen2"), said);
+  EXPECT_NE(texts_of("olmo"), said);
+  expect_message(error_of([&] { texts_of("llama"); }), "tokenizer.ggml.pre is missing");
+}
+
+// gpt-oss has messages within an answer.
+TEST_F(Gguf, WhatEndsAMessageWithinAnAnswerEndsNoAnswer) {
+  const auto ends = [&](json::Array tokens) {
+    const std::string path =
+        write_with({{"tokenizer.ggml.tokens", std::move(tokens)},
+                    {"tokenizer.ggml.token_type", json::Array{3, 3, 3, 3}, GgufKey::Number::i32}});
+    return *open_hf_directory(path).generation_config.find("eos_token_id");
+  };
+  EXPECT_EQ(ends({"<|end|>", "b", "ab", "<|return|>"}), json::Value(json::Array{3}));
+  EXPECT_EQ(ends({"<|end|>", "b", "ab", "<|other|>"}), json::Value(json::Array({0, 3})));
+}
+
 // llama-gguf-split --merge leaves a count of 0.
 TEST_F(Gguf, ThatWasPutTogetherAgainHasNoParts) {
   EXPECT_EQ(GgufFile(write_with({{"split.count", 0}})).parts().size(), 1u);

@@ -68,6 +68,7 @@ constexpr std::string_view kHarmless[] = {
     "resid_pdrop",
     "return_dict",
     "return_dict_in_generate",
+    "sentence_transformers",
     "sep_token_id",
     "suppress_tokens",
     "task_specific_params",
@@ -141,12 +142,36 @@ std::vector<std::string> names_by(std::string_view Family::*field) {
   return names;
 }
 
+// Classes of transformers without a head that predicts tokens, by the ends of their names.
+constexpr std::pair<std::string_view, Head> kHeadless[] = {
+    {"ForSequenceClassification", Head::classes}, {"TextModel", Head::none}, {"Model", Head::none}};
+
+// The family of such a class, and its head; null where it is none.
+std::pair<const Family*, Head> find_headless(std::string_view architecture) {
+  for (const auto& [end, head] : kHeadless) {
+    if (!architecture.ends_with(end)) continue;
+    std::string name(architecture.substr(0, architecture.size() - end.size()));
+    return {find_family(&Family::architecture, name + "ForCausalLM"), head};
+  }
+  return {nullptr, Head::tokens};
+}
+
+Head head_of(const json::Value& config) {
+  const json::Value* list = config.find("architectures");
+  const bool is_one = list && list->is_array() && list->as_array().size() == 1;
+  if (!is_one || !list->as_array()[0].is_string()) return Head::tokens;
+  const std::string& name = list->as_array()[0].as_string();
+  return find_family(&Family::architecture, name) ? Head::tokens : find_headless(name).second;
+}
+
 const Family& read_family(ConfigReader& reader) {
   const Family* by_architecture = nullptr;
   if (const json::Value* list = reader.take("architectures")) {
     const bool is_one = list->is_array() && list->as_array().size() == 1;
     if (is_one && list->as_array()[0].is_string())
       by_architecture = find_family(&Family::architecture, list->as_array()[0].as_string());
+    if (is_one && list->as_array()[0].is_string() && !by_architecture)
+      by_architecture = find_headless(list->as_array()[0].as_string()).first;
     if (!by_architecture)
       fail("{}: \"architectures\": expected one of the families {}, found {}", reader.where(),
            fmt::join(family_names(), ", "), json::excerpt(*list));
@@ -454,6 +479,8 @@ ModelConfig parse_model_config(const json::Value& whole, const json::Value& gene
   const json::Value& config = tower ? text : whole;
   ConfigReader reader(config, fmt::format("{}/config.json", where));
   result.spec = read_spec(reader, tower != nullptr);
+  result.head = head_of(config);
+  result.spec.tied_head |= result.head != Head::tokens;  // no other is stored
   read_special_ids(reader, result);
   check_dtype(reader);
   if (const json::Value* quantization = reader.take("quantization_config")) {

@@ -13,13 +13,18 @@
 
 namespace invar {
 
+// What stands behind the last norm: logits of tokens; nothing, in a model that makes embeddings
+// alone; or the scores of a cross-encoder, the last module of its pooling.
+enum class Head : uint8_t { tokens, none, classes };
+
 struct ModelConfig {
   DecoderSpec spec;
   std::optional<int> bos_id;
   std::vector<int> eos_ids;  // ascending: those of both files
   // Ascending: keys of config.json that nobody knows and that somebody says change nothing.
   std::vector<std::string> ignored_keys;
-  Pooling pooling;           // of embeddings; of files beside config.json (read_pooling)
+  Pooling pooling;  // of embeddings; of files beside config.json (read_pooling)
+  Head head = Head::tokens;
   json::Value quantization;  // quantization_config as it stands there, or null
 
   bool operator==(const ModelConfig&) const = default;

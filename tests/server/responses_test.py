@@ -1,0 +1,145 @@
+#!/usr/bin/env python3
+"""/v1/responses in the background, cut to what fits, and counted. Usage: responses_test.py INVAR [unittest arguments]"""
+import pathlib
+import re
+import signal
+import sys
+import tempfile
+import time
+import unittest
+
+from served import Endless, Served
+
+INVAR = None  # the program; set by main
+PATH = "/v1/responses"
+ANSWER = dict(input="Tell me", max_output_tokens=12, seed=5, temperature=1.0)
+
+
+def turns(count):
+    """Items of a conversation with a developer's words in its middle."""
+    items = [{"role": "system", "content": "Be kind."}]
+    for i in range(count):
+        items += [{"role": "user", "content": f"word {i} " * 4}, {"role": "assistant", "content": f"answer {i} " * 4}]
+        items += [{"role": "developer", "content": "Be brief."}] if i == 2 else []
+    return items + [{"role": "user", "content": "and now?"}]
+
+
+def text(response):
+    return response["output"][0]["content"][0]["text"]
+
+
+class Background(unittest.TestCase):
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory(prefix="invar-background-")
+        self.addCleanup(folder.cleanup)
+        self.journal = ("--journal", str(pathlib.Path(folder.name, "journal")))
+
+    def poll(self, served, name):
+        """The response when it is over."""
+        end = time.monotonic() + 60
+        while True:
+            status, _, told = served.ask("GET", f"{PATH}/{name}")
+            self.assertEqual(status, 200, told)
+            if told["status"] not in ("queued", "in_progress"):
+                return told
+            self.assertTrue(told["background"])
+            self.assertLess(time.monotonic(), end)
+            time.sleep(0.02)
+
+    def test_it_is_the_answer_that_a_client_would_have_waited_for(self):
+        served = Served(INVAR, *self.journal)
+        waited = served.post(PATH, **ANSWER)
+        queued = served.post(PATH, **ANSWER, background=True)
+        self.assertEqual((queued["status"], queued["output"]), ("queued", []))
+        told = self.poll(served, queued["id"])
+        self.assertEqual((told["status"], told["background"]), (waited["status"], True))
+        self.assertEqual(text(told), text(waited))
+        self.assertNotEqual(text(told), text(served.post(PATH, **{**ANSWER, "seed": 6})), "the control: another seed")
+        goes_on = served.post(PATH, input="go on", previous_response_id=queued["id"], max_output_tokens=2)
+        self.assertGreater(goes_on["usage"]["input_tokens"], waited["usage"]["input_tokens"])
+        status, _, whole = served.ask("POST", f"{PATH}/{queued['id']}/cancel")
+        self.assertEqual((status, whole["status"], text(whole)), (200, waited["status"], text(waited)))
+        for name, code in ((waited["id"], 400), ("resp_0", 404)):
+            self.assertEqual(served.ask("POST", f"{PATH}/{name}/cancel")[0], code)
+        for more, word in ((dict(store=False), "store"), (dict(stream=True), "stream"), ({"background": 1}, "background")):
+            status, _, answer = served.ask("POST", PATH, {**ANSWER, "background": True, **more})
+            self.assertEqual(status, 400)
+            self.assertIn(word, answer["error"]["message"])
+        self.assertEqual(served.stop(), 0)
+        alone = Served(INVAR)
+        status, _, answer = alone.ask("POST", PATH, {**ANSWER, "background": True})
+        self.assertEqual((status, answer["error"]["param"]), (400, "background"))
+        self.assertIn("--journal", answer["error"]["message"])
+        self.assertEqual(alone.stop(), 0)
+
+    def test_one_that_is_cancelled_ends(self):
+        served = Endless(INVAR, *self.journal)
+        self.addCleanup(served.stop)
+        queued = served.post(PATH, input="x", max_output_tokens=49000, ignore_eos=True, background=True)
+        served.wait_until(lambda: served.metric("vllm:num_requests_running") == 1)
+        self.assertEqual(served.ask("GET", f"{PATH}/{queued['id']}")[2]["status"], "in_progress")
+        status, _, told = served.ask("POST", f"{PATH}/{queued['id']}/cancel")
+        self.assertEqual((status, told["status"]), (200, "cancelled"))
+        self.assertEqual(served.ask("GET", f"{PATH}/{queued['id']}")[2]["status"], "cancelled")
+        served.wait_until(lambda: served.metric("vllm:num_requests_running") == 0)
+
+    def test_a_crash_loses_none(self):
+        served = Served(INVAR, *self.journal)
+        waited = served.post(PATH, **{**ANSWER, "max_output_tokens": 300}, ignore_eos=True)
+        queued = served.post(PATH, **{**ANSWER, "max_output_tokens": 300}, ignore_eos=True, background=True)
+        served.stop(signal.SIGKILL)
+        served = Served(INVAR, *self.journal)
+        self.assertEqual(text(self.poll(served, queued["id"])), text(waited))
+        self.assertEqual(served.stop(), 0)
+
+
+class Truncation(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        cls.served = Served(INVAR)
+
+    @classmethod
+    def tearDownClass(cls):
+        assert cls.served.stop() == 0
+
+    def test_the_oldest_turns_are_left_out(self):
+        items, more = turns(30), dict(max_output_tokens=20, seed=3)
+        status, _, answer = self.served.ask("POST", PATH, dict(input=items, **more))
+        self.assertEqual((status, answer["error"]["code"]), (400, "context_length_exceeded"), "the control: they do not fit")
+        status, headers, told = self.served.ask("POST", PATH, dict(input=items, truncation="auto", **more))
+        self.assertEqual(status, 200, told)
+        left_out = int(re.search(r"the (\d+) oldest turns are left out", headers["X-Invar-Warning"])[1])
+        users = [i for i, item in enumerate(items) if item["role"] == "user"]
+
+        def without(count):
+            return [item for i, item in enumerate(items) if i >= users[count] or item["role"] in ("system", "developer")]
+
+        rest = self.served.post(PATH, input=without(left_out), **more)
+        self.assertEqual((text(told), told["usage"]["input_tokens"]), (text(rest), rest["usage"]["input_tokens"]))
+        self.assertLessEqual(told["usage"]["input_tokens"], 512 - 20)
+        counted = self.served.post(f"{PATH}/input_tokens", input=without(left_out - 1))["input_tokens"]
+        self.assertGreater(counted, 512 - 20, "one turn more does not fit")
+
+    def test_what_fits_stays_whole(self):
+        asked = dict(input=turns(3), max_output_tokens=8, seed=3)
+        status, headers, told = self.served.ask("POST", PATH, {**asked, "truncation": "auto"})
+        self.assertEqual((status, headers["X-Invar-Warning"]), (200, None))
+        self.assertEqual(told["usage"]["input_tokens"], self.served.post(PATH, **asked)["usage"]["input_tokens"])
+
+    def test_a_last_turn_that_does_not_fit_is_an_error(self):
+        for value, code in (("auto", "context_length_exceeded"), ("some", "invalid_value")):
+            status, _, answer = self.served.ask("POST", PATH, dict(input=[{"role": "user", "content": "word " * 600}], truncation=value))
+            self.assertEqual((status, answer["error"]["code"]), (400, code), answer)
+
+    def test_tokens_of_an_input(self):
+        for body in (dict(input="Hi"), dict(input=turns(2), instructions="Be kind."), dict(input="Hi", tools=[
+                {"type": "function", "name": "f", "parameters": {"type": "object", "properties": {"a": {"type": "string"}}}}])):
+            told = self.served.post(f"{PATH}/input_tokens", **body)
+            self.assertEqual(told, {"object": "response.input_tokens", "input_tokens": self.served.post(PATH, max_output_tokens=1, **body)["usage"]["input_tokens"]})
+        for body in ({}, {"input": 3}, []):
+            self.assertEqual(self.served.ask("POST", f"{PATH}/input_tokens", body)[0], 400)
+
+
+if __name__ == "__main__":
+    INVAR = sys.argv.pop(1)
+    unittest.main(verbosity=2)
