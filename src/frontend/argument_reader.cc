@@ -247,6 +247,10 @@ std::unique_ptr<ArgumentReader> read_parameters(std::string name, const json::Va
 }
 
 // Behind each bracket and before each comma the text can be closed.
+bool may_be_text(const json::Value& schema, const json::Value& root) {
+  return kinds_of(&schema, root).text;
+}
+
 json::Value whole_part(std::string_view text) {
   std::string closers;  // of the brackets that are open, the innermost last
   size_t place = 0;

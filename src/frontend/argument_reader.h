@@ -55,6 +55,10 @@ std::unique_ptr<ArgumentReader> read_parameters(std::string name, const json::Va
 // KEY=LITERAL, ... up to a closing bracket. Literals other than texts come as a whole.
 std::unique_ptr<ArgumentReader> read_keywords();
 
+// Whether a parameter of this schema, which stands within `root`, may be a text: then such calls
+// have it as it is, without quotes.
+bool may_be_text(const json::Value& schema, const json::Value& root);
+
 // The object that begins in `text`, without what does not stand there whole: {} at least.
 json::Value whole_part(std::string_view text);
 

@@ -34,6 +34,28 @@ grammar::Language schema_of(const json::Value& value, std::string_view whitespac
                                        whitespace);
 }
 
+// Of forms_of (tool_calls.cc).
+std::vector<grammar::CallForm> forms_in(const json::Value& value) {
+  std::vector<grammar::CallForm> forms;
+  for (const json::Value& one : value.as_array()) {
+    grammar::CallForm form{.name = one.find("name")->as_string(),
+                           .is_strict = one.find("strict")->as_bool(),
+                           .parameters = {}};
+    for (const json::Value& of : one.find("parameters")->as_array()) {
+      grammar::CallParameter parameter{.name = of.find("name")->as_string(),
+                                       .is_required = of.find("required")->as_bool(),
+                                       .is_text = of.find("text")->as_bool(),
+                                       .texts = {},
+                                       .schema = *of.find("schema")};
+      for (const json::Value& text : of.find("texts")->as_array())
+        parameter.texts.push_back(text.as_string());
+      form.parameters.push_back(std::move(parameter));
+    }
+    forms.push_back(std::move(form));
+  }
+  return forms;
+}
+
 // Of grammar_of_calls.
 grammar::Language calls_of(const json::Value& value) {
   const json::Value *call = value.find("call"), *open = value.find("open"),
@@ -41,9 +63,14 @@ grammar::Language calls_of(const json::Value& value) {
   if (!call || !open || !open->is_string() || !close || !close->is_string() || !once ||
       !once->is_bool())
     fail_usage("expected calls with call, open, close and once, found {}", json::excerpt(value));
-  if (open->as_string().empty()) return grammar::bare_call_language(*call);
-  return grammar::marked_calls_language(*call, {open->as_string(), close->as_string()},
-                                        once->as_bool());
+  const json::Value *forms = value.find("forms"), *found = value.find("answer");
+  const json::Value answer = found ? *found : json::Value();
+  const grammar::CallMarks marks{open->as_string(), close->as_string()};
+  if (forms && marks.open.empty())
+    return grammar::pythonic_calls_language(forms_in(*forms), once->as_bool(), answer);
+  if (forms) return grammar::coder_calls_language(forms_in(*forms), marks, once->as_bool(), answer);
+  if (marks.open.empty()) return grammar::bare_call_language(*call);
+  return grammar::marked_calls_language(*call, marks, once->as_bool(), answer);
 }
 
 // What may stand between tokens of JSON.

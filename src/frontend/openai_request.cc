@@ -345,7 +345,11 @@ class Reader {
       if (const json::Value* v = form_in("guided_" + kind, field)) what.set(kind, *v);
     if (const json::Value* v = form_in("response_format", field)) read_response_format(*v, what);
     within(field, [&] { check_form(what); });
-    if (what.is_null()) {
+    if (const json::Value* schema = schema_beside_calls(request, what)) {
+      const json::Value answer = *schema;
+      what = {};
+      hold_calls(request, answer);
+    } else if (what.is_null()) {
       hold_calls(request);
       field = "tools";
     }
@@ -354,6 +358,16 @@ class Reader {
     request.grammar = what;
     request.base.structured_output = json::dump(what);
     if (context_.constraints) request.base.constraint = context_.constraints->compile(what);
+  }
+
+  // The schema of an answer that may be calls in its place: beside tools that nobody has to call,
+  // in a format with a grammar. Null: there is none.
+  const json::Value* schema_beside_calls(const Request& request, const json::Value& what) const {
+    const json::Value* schema = what.is_object() ? what.find("json") : nullptr;
+    const bool is_alone = schema && what.as_object().size() == 1;
+    if (!is_alone || !schema->is_object() || !has_grammar(request.tools)) return nullptr;
+    const auto mark = context_.tokenizer->id_of(opening_mark(request.tools));
+    return mark && context_.tokenizer->is_special(*mark) ? nullptr : schema;
   }
 
   // A field that asks for a form; `field` becomes its name.
@@ -388,12 +402,13 @@ class Reader {
 
   // An answer that may have calls among its text, where it matters which: of strict tools, or not
   // more than one where the format can have several.
-  void hold_calls(Request& request) {
+  // `answer`: null, or the schema of an answer without calls.
+  void hold_calls(Request& request, const json::Value& answer = {}) {
     const ToolFormat format = request.tools;
-    if (format != ToolFormat::tagged && format != ToolFormat::bare) return;
-    const bool once = !request.parallel_calls && format == ToolFormat::tagged;
+    if (!has_grammar(format)) return;
+    const bool once = !request.parallel_calls && format != ToolFormat::bare;
     const json::Value& tools = *fields_.find("tools");
-    if (!once && !has_strict(tools)) return;
+    if (!once && !has_strict(tools) && answer.is_null()) return;
     const auto mark = context_.tokenizer->id_of(opening_mark(format));
     const bool is_special = mark && context_.tokenizer->is_special(*mark);
     if (is_special && lenient_) return request.warnings.add(kNotHeld);
@@ -402,7 +417,7 @@ class Reader {
           "strict tools and parallel_tool_calls false need a tokenizer in which {} is text, found "
           "one in which it is special: ask for tool_choice required or a function",
           opening_mark(format));
-    grammar_ = grammar_of_calls(tools, format, once);
+    grammar_ = within("tools", [&] { return grammar_of_calls(tools, format, once, answer); });
   }
 
   // "none", "auto", "required" or {"type": "function", "function": {"name": ...}}
@@ -441,14 +456,14 @@ class Reader {
   // Strict tools and one call alone are held to grammars, of the formats that have one.
   void check_format(Request& request, const json::Value& tools) const {
     const ToolFormat format = request.tools;
-    const bool has_grammar =
-        format == ToolFormat::none || format == ToolFormat::tagged || format == ToolFormat::bare;
+    const bool can_hold = format == ToolFormat::none || has_grammar(format);
     const bool is_held = !request.parallel_calls || has_strict(tools);
-    if (!has_grammar && is_held && lenient_) return request.warnings.add(kNotHeld);
-    if (!has_grammar && is_held)
+    if (!can_hold && is_held && lenient_) return request.warnings.add(kNotHeld);
+    if (!can_hold && is_held)
       fail_usage(
-          "strict tools and parallel_tool_calls false need calls as hermes or llama3_json write "
-          "them, found {}: ask for tool_choice required or a function",
+          "strict tools and parallel_tool_calls false need calls as hermes, llama3_json, "
+          "qwen3_coder or pythonic write them, found {}: ask for tool_choice required or a "
+          "function",
           name_of(format));
   }
 

@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "base/error.h"
+#include "frontend/argument_reader.h"
 
 namespace invar {
 
@@ -69,7 +70,67 @@ bool is_strict(const json::Value& function) {
   return strict && *strict == json::Value(true);
 }
 
+// Texts that a schema of texts names, with null where that may be; nothing: it names none. Throws
+// UsageError for what is said of a text beside that.
+json::Array texts_of(const json::Value& schema, const std::string& name) {
+  for (const char* word : {"pattern", "minLength", "maxLength", "format"})
+    if (schema.find(word))
+      fail_usage(
+          "strict tools as qwen3_coder writes them hold a text to enum and const alone, found {} "
+          "of the parameter {}",
+          word, json::quoted(name));
+  if (const json::Value* only = schema.find("const")) return {*only};
+  const json::Value* all = schema.find("enum");
+  if (!all || !all->is_array()) return {};
+  json::Array texts;
+  for (const json::Value& one : all->as_array())
+    texts.push_back(one.is_string() ? one : json::Value(json::dump(one)));
+  return texts;
+}
+
+// A schema by itself: what it refers to goes with it.
+json::Value alone(const json::Value& schema, const json::Value& root) {
+  if (!schema.is_object()) return schema;
+  json::Value whole = schema;
+  for (const char* word : {"$defs", "definitions"})
+    if (const json::Value* definitions = root.find(word); definitions && !whole.find(word))
+      whole.set(word, *definitions);
+  return whole;
+}
+
+bool is_among(const json::Value* names, const std::string& name) {
+  return names && names->is_array() &&
+         std::ranges::find(names->as_array(), json::Value(name)) != names->as_array().end();
+}
+
+// How the parameters of a call are written one after another (grammar::CallForm).
+json::Value form_of(const json::Value& function, ToolFormat format) {
+  const json::Value parameters = parameters_of(function);
+  const json::Value* properties = parameters.find("properties");
+  const bool is_coder = format == ToolFormat::qwen3_coder;
+  const bool is_held = !is_coder || is_strict(function);
+  json::Array all;
+  for (const auto& [name, schema] : properties && properties->is_object() && is_held
+                                        ? properties->as_object()
+                                        : json::Object()) {
+    const bool is_text = is_coder && may_be_text(schema, parameters);
+    const json::Array texts = is_text ? texts_of(schema, name) : json::Array();
+    all.push_back(json::Object{{"name", name},
+                               {"required", is_among(parameters.find("required"), name)},
+                               {"text", is_text && texts.empty()},
+                               {"texts", texts},
+                               {"schema", alone(schema, parameters)}});
+  }
+  return json::Object{
+      {"name", *function.find("name")}, {"strict", is_held}, {"parameters", std::move(all)}};
+}
+
 }  // namespace
+
+bool has_grammar(ToolFormat format) {
+  return format == ToolFormat::tagged || format == ToolFormat::bare ||
+         format == ToolFormat::qwen3_coder || format == ToolFormat::pythonic;
+}
 
 json::Value grammar_of_call(const json::Value& tools, const std::string& name) {
   json::Array calls;
@@ -90,22 +151,33 @@ bool has_strict(const json::Value& tools) {
                              [](const json::Value& tool) { return is_strict(function_of(tool)); });
 }
 
-json::Value grammar_of_calls(const json::Value& tools, ToolFormat format, bool once) {
+json::Value grammar_of_calls(const json::Value& tools, ToolFormat format, bool once,
+                             const json::Value& answer) {
   const bool is_tagged = format == ToolFormat::tagged;
+  const bool has_forms = format == ToolFormat::qwen3_coder || format == ToolFormat::pythonic;
   const char* key = is_tagged ? "arguments" : "parameters";
-  json::Array calls;
+  json::Array calls, forms;
   for (const json::Value& tool : tools.as_array()) {
     const json::Value& function = function_of(tool);
+    if (has_forms) forms.push_back(form_of(function, format));
     const json::Value arguments = is_strict(function)
                                       ? parameters_of(function)
                                       : json::Value(json::Object{{"type", "object"}});
     calls.push_back(
         schema_of_call(function, arguments, key, fmt::format("/anyOf/{}", calls.size())));
   }
-  return json::Object{{"calls", json::Object{{"open", std::string(opening_mark(format))},
-                                             {"close", std::string(is_tagged ? kClose : "")},
-                                             {"once", once},
-                                             {"call", json::Object{{"anyOf", std::move(calls)}}}}}};
+  if (format == ToolFormat::bare && !answer.is_null()) {
+    calls.push_back(moved(answer, fmt::format("/anyOf/{}", calls.size())));
+    return json::Object{{"json", json::Object{{"anyOf", std::move(calls)}}}};
+  }
+  const bool closes = is_tagged || format == ToolFormat::qwen3_coder;
+  json::Value form = json::Object{{"open", std::string(opening_mark(format))},
+                                  {"close", std::string(closes ? kClose : "")},
+                                  {"once", once},
+                                  {"call", json::Object{{"anyOf", std::move(calls)}}}};
+  if (has_forms) form.set("forms", std::move(forms));
+  if (!answer.is_null()) form.set("answer", answer);
+  return json::Object{{"calls", std::move(form)}};
 }
 
 }  // namespace invar

@@ -50,10 +50,14 @@ std::span<const std::string_view> marks_of(ToolFormat format);
 // such tool.
 json::Value grammar_of_call(const json::Value& tools, const std::string& name);
 
-// The form of an answer that may have calls among its text, as `format` (tagged or bare) writes
+// The form of an answer that may have calls among its text, as `format` (of has_grammar) writes
 // them: arguments are held to the schemas of the tools that say "strict" and are any objects of the
-// others. `once`: the first call ends the answer. Throws UsageError where a tool is none.
-json::Value grammar_of_calls(const json::Value& tools, ToolFormat format, bool once);
+// others, but for pythonic, where all are held to. `once`: the first call ends the answer.
+// `answer`: null, or the schema of what an answer without calls is. Throws UsageError where a tool
+// is none, or its schema asks for what the format cannot hold to.
+json::Value grammar_of_calls(const json::Value& tools, ToolFormat format, bool once,
+                             const json::Value& answer = {});
+bool has_grammar(ToolFormat format);
 bool has_strict(const json::Value& tools);
 // What stands before a call.
 std::string_view opening_mark(ToolFormat format);

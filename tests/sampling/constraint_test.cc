@@ -476,6 +476,89 @@ TEST(Constraint, ACallOrText) {
     EXPECT_FALSE(matches(constraint, text)) << text;
 }
 
+// Beside a schema of the answer there are calls alone, or JSON of it.
+TEST(Constraint, CallsOrAnAnswer) {
+  const json::Value schema = json::parse(kCall, "test"),
+                    answer = json::parse(R"({"const": "x"})", "test");
+  const std::string good = "<call>" + kGood + "</call>", bad = "<call>" + kBad + "</call>";
+  for (const bool once : {false, true}) {
+    Constraint constraint(
+        grammar::marked_calls_language(schema, {"<call>", "</call>"}, once, answer), tokens());
+    EXPECT_TRUE(matches(constraint, "\"x\""));
+    EXPECT_TRUE(matches(constraint, good));
+    EXPECT_EQ(matches(constraint, good + "\n" + good), !once);
+    for (const std::string& text : {std::string(), std::string("\"y\""), std::string("text"), bad,
+                                    good + "\"x\"", "so " + good, "\"x\"" + good})
+      EXPECT_FALSE(matches(constraint, text)) << text;
+  }
+}
+
+std::vector<grammar::CallForm> call_forms() {
+  return {{.name = "f",
+           .parameters = {{.name = "path",
+                           .is_required = true,
+                           .is_text = true,
+                           .texts = {},
+                           .schema = json::parse(R"({"type": "string"})", "test")},
+                          {.name = "mode",
+                           .is_text = false,
+                           .texts = {"a", "b"},
+                           .schema = json::parse(R"({"enum": ["a", "b"]})", "test")},
+                          {.name = "days",
+                           .is_required = true,
+                           .is_text = false,
+                           .texts = {},
+                           .schema = json::parse(R"({"type": "integer"})", "test")}}},
+          {.name = "g", .is_strict = false, .parameters = {}}};
+}
+
+TEST(Constraint, CallsAsQwen3CoderWritesThem) {
+  const std::string open = "<tool_call>\n<function=f>\n", close = "</function>\n</tool_call>";
+  const auto set = [](const std::string& name, const std::string& value) {
+    return "<parameter=" + name + ">\n" + value + "\n</parameter>\n";
+  };
+  const std::string path = set("path", "a\n</param <b>\n"), days = set("days", "3");
+  const std::string good = open + path + days + close;
+  for (const bool once : {false, true}) {
+    Constraint constraint(
+        grammar::coder_calls_language(call_forms(), {"<tool_call>", "</tool_call>"}, once, {}),
+        tokens());
+    for (const std::string& text :
+         {std::string(), std::string("a <b> <funct <tool"), good, "so <" + good,
+          open + path + set("mode", "b") + days + close, open + set("path", "") + days + close,
+          std::string("<tool_call>\n<function=g>\nanything <parameter\n</function>\n</tool_call>")})
+      EXPECT_TRUE(matches(constraint, text)) << text;
+    for (const std::string& text :
+         {open + days + close, open + path + close, open + days + path + close,
+          open + path + set("mode", "c") + days + close, open + path + set("days", "x") + close,
+          open + path + set("other", "x") + days + close,
+          std::string("<tool_call>\n<function=h>\n</function>\n</tool_call>"),
+          std::string("<function=f>\n"), std::string("<tool_call>")})
+      EXPECT_FALSE(matches(constraint, text)) << text;
+    EXPECT_EQ(matches(constraint, good + "\n" + good), !once);
+  }
+}
+
+TEST(Constraint, PythonicCalls) {
+  for (const bool once : {false, true}) {
+    Constraint constraint(grammar::pythonic_calls_language(call_forms(), once, {}), tokens());
+    for (const char* text :
+         {"", "text [", R"([f(path="a", days=3)])", R"([f(path="", mode="b", days=-1)])", "[g()]"})
+      EXPECT_TRUE(matches(constraint, text)) << text;
+    for (const char* text : {"[", "[]", R"([f(path="a")])", R"([f(days=3, path="a")])",
+                             R"([f(path=a, days=3)])", R"([f(path="a", days=3)] x)",
+                             R"([f(path="a", mode="c", days=3)])", "[g(x=1)]", "[h()]", " ["})
+      EXPECT_FALSE(matches(constraint, text)) << text;
+    EXPECT_EQ(matches(constraint, "[g(), g()]"), !once);
+    Constraint beside(grammar::pythonic_calls_language(call_forms(), once,
+                                                       json::parse(R"({"const": 1})", "test")),
+                      tokens());
+    EXPECT_TRUE(matches(beside, "1"));
+    EXPECT_TRUE(matches(beside, "[g()]"));
+    EXPECT_FALSE(matches(beside, "text"));
+  }
+}
+
 TEST(Constraint, AMarkThatBeginsWithinItselfIsRefused) {
   const json::Value schema = json::parse(kCall, "test");
   EXPECT_TRUE(has(failure([&] {

@@ -227,10 +227,41 @@ class Agents(unittest.TestCase):
         tools = self.served.post(RESPONSES, input="Hi", max_output_tokens=2, tools=[
             {"type": "function", "name": "shell", "parameters": {"type": "object", "properties": {}}}, {"type": "web_search"}, custom])["tools"]
         self.assertEqual(len(tools), 3)
-        for more in (dict(truncation="auto"), dict(text={"verbosity": "high"}), dict(reasoning={"effort": "high"})):
+        for more in (dict(text={"verbosity": "high"}), dict(reasoning={"effort": "high"})):
             status, headers, _ = self.served.ask("POST", RESPONSES, dict(input="Hi", max_output_tokens=2, **more))
             self.assertEqual((status, headers["X-Invar-Warning"] is not None), (200, True))
         self.assertEqual(self.served.ask("POST", RESPONSES, dict(input="Hi", background=True))[0], 400)
+
+    def test_strict_calls_of_every_format_of_text_beside_the_form_of_an_answer(self):
+        parameters = {"type": "object", "properties": {"mode": {"enum": ["a", "b"]}, "days": {"enum": [3, 14]}, "deep": {"$ref": "#/$defs/D"}},
+                      "required": ["mode", "days"], "additionalProperties": False, "$defs": {"D": {"type": "object", "properties": {"x": {"type": "boolean"}},
+                                                                                                   "required": ["x"], "additionalProperties": False}}}
+        tool = lambda **more: {"type": "function", "function": {"name": "plan", "strict": True, "parameters": {**parameters, **more}}}
+        form = {"type": "json_schema", "json_schema": {"name": "x", "schema": {"enum": ["yes", "no"]}}}
+        for name in ("hermes", "llama3_json", "qwen3_coder", "pythonic"):
+            served = Served(INVAR, "--tool-call-parser", name, "--max-model-len", "2048")
+            kinds = set()
+            for seed in range(40):
+                told = served.post(CHAT, messages=HI, tools=[tool()], response_format=form, seed=seed, max_tokens=300, temperature=2,
+                                   parallel_tool_calls=False)["choices"][0]
+                calls = told["message"].get("tool_calls")
+                kinds.add(bool(calls))
+                if calls:
+                    self.assertEqual(told["finish_reason"], "tool_calls", (name, told))
+                    arguments = json.loads(calls[0]["function"]["arguments"])
+                    self.assertIn(arguments["mode"], ("a", "b"), (name, arguments))
+                    self.assertIn(arguments["days"], (3, 14))
+                    self.assertIn(arguments.get("deep", {"x": True})["x"], (True, False))
+                else:
+                    self.assertIn(told["message"]["content"], ('"yes"', '"no"'), name)
+                if len(kinds) == 2 and seed > 5:
+                    break
+            self.assertEqual(kinds, {True, False}, name)
+            if name == "qwen3_coder":
+                status, _, answer = served.ask("POST", CHAT, dict(messages=HI, tools=[tool(properties={"mode": {"type": "string", "pattern": "a"}})]))
+                self.assertEqual((status, answer["error"]["param"]), (400, "tools"))
+                self.assertIn("pattern", answer["error"]["message"])
+            self.assertEqual(served.stop(), 0)
 
     def test_an_item_of_a_response_ends_before_the_next_begins(self):
         tools = [{"type": "function", "name": "list", "parameters": PARAMETERS}]

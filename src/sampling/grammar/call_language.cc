@@ -1,5 +1,6 @@
 // Texts with calls of tools in them.
 #include "base/error.h"
+#include "base/function_ref.h"
 #include "sampling/grammar/json_text.h"
 #include "sampling/grammar/languages.h"
 
@@ -21,40 +22,176 @@ Expr any_text(Language& language) {
   return language.repeat(other_than(language, ""), 0, kEndless);
 }
 
+// A mark in a text, and what follows it there.
+struct MarkEnd {
+  std::string mark;
+  FunctionRef<Expr(Expr again)> behind;  // `again`: the text before the next mark
+};
+
+// Text in which marks may stand; what is behind one follows it wherever the text has it. A rule for
+// each number of bytes of a mark that the text ends with. Each ends with the next one, so that none
+// lies within another however long the text is. The marks have one first byte, which stands in each
+// once, and different second ones. `may_end`: the text need not have a mark.
+class MarkedText {
+ public:
+  MarkedText(Language& language, std::span<const MarkEnd> ends, bool may_end)
+      : language_(language), first_(ends[0].mark.substr(0, 1)), may_end_(may_end) {
+    text_ = language.rule(language.add_rule("text"));
+    begun_ = language.rule(language.add_rule("mark"));
+    std::string seconds;
+    std::vector<Expr> ways = {mark_again()};
+    for (const MarkEnd& end : ends) {
+      check(end.mark);
+      seconds += end.mark.substr(1, 1);
+      ways.push_back(read(end, 1));
+    }
+    ways.push_back(language.sequence({other_than(language, seconds + first_), text_}));
+    define(begun_, ways);
+    const Expr mark = language.sequence({language.text(first_), begun_});
+    language.define(language.node(text_).at,
+                    language.sequence({language.repeat(other_than(language, first_), 0, kEndless),
+                                       may_end ? language.optional(mark) : mark}));
+  }
+  Expr text() const { return text_; }
+
+ private:
+  static void check(const std::string& mark) {
+    if (mark.size() < 2 || mark.find(mark[0], 1) != mark.npos)
+      fail_usage("expected a mark of calls whose first byte stands in it once, found {}",
+                 json::quoted(mark));
+  }
+  // The mark's bytes from `at` on, all before having been read.
+  Expr read(const MarkEnd& end, size_t at) {
+    const Expr byte = language_.text(end.mark.substr(at, 1));
+    if (at + 1 == end.mark.size()) return language_.sequence({byte, end.behind(text_)});
+    const Expr next = language_.rule(language_.add_rule(end.mark.substr(0, at + 1)));
+    define(next,
+           {mark_again(),
+            language_.sequence({other_than(language_, end.mark.substr(at + 1, 1) + first_), text_}),
+            read(end, at + 1)});
+    return language_.sequence({byte, next});
+  }
+  Expr mark_again() { return language_.sequence({language_.text(first_), begun_}); }
+  void define(Expr rule, std::vector<Expr> ways) {
+    if (may_end_) ways.push_back(language_.empty());
+    language_.define(language_.node(rule).at, language_.choice(ways));
+  }
+
+  Language& language_;
+  const std::string first_;
+  const bool may_end_;
+  Expr text_ = 0, begun_ = 0;
+};
+
+// Behind <parameter=NAME>, with its end: a text as it is, or JSON.
+Expr coder_value(Language& language, const CallParameter& parameter) {
+  const Expr end = language.text("\n</parameter>\n");
+  if (parameter.is_text) {
+    const auto newline = [&](Expr) { return language.text("\n"); };
+    const MarkEnd mark{"\n</parameter>", newline};
+    return MarkedText(language, {&mark, 1}, false).text();
+  }
+  const Expr value = parameter.texts.empty()
+                         ? add_json_schema(language, parameter.schema, kAnyLayout)
+                         : language.texts(parameter.texts);
+  return language.sequence({value, end});
+}
+
+// Behind <tool_call>: the parameters in their order; of a tool that is not strict whatever stands
+// before the function's end.
+Expr coder_call(Language& language, const CallForm& call) {
+  std::vector<Expr> parts = {language.text("\n<function=" + call.name + ">\n")};
+  if (!call.is_strict) {
+    const auto newline = [&](Expr) { return language.text("\n"); };
+    const MarkEnd mark{"</function>", newline};
+    parts.push_back(MarkedText(language, {&mark, 1}, false).text());
+    return language.sequence(parts);
+  }
+  for (const CallParameter& parameter : call.parameters) {
+    const Expr one = language.sequence(
+        {language.text("<parameter=" + parameter.name + ">\n"), coder_value(language, parameter)});
+    parts.push_back(parameter.is_required ? one : language.optional(one));
+  }
+  parts.push_back(language.text("</function>\n"));
+  return language.sequence(parts);
+}
+
+// Keywords of a call from parameter `at` on; `first`: none stands before them.
+Expr keywords(Language& language, const CallForm& call, size_t at, bool first) {
+  if (at == call.parameters.size()) return language.empty();
+  const CallParameter& parameter = call.parameters[at];
+  const Expr one = language.sequence({language.text((first ? "" : ", ") + parameter.name + "="),
+                                      add_json_schema(language, parameter.schema, kCompact),
+                                      keywords(language, call, at + 1, false)});
+  if (parameter.is_required) return one;
+  return language.choice({one, keywords(language, call, at + 1, first)});
+}
+
+// [NAME(KEY=JSON, ...), ...]
+Expr pythonic_calls(Language& language, std::span<const CallForm> calls, bool once) {
+  std::vector<Expr> options;
+  for (const CallForm& call : calls)
+    options.push_back(language.sequence(
+        {language.text(call.name + "("), keywords(language, call, 0, true), language.text(")")}));
+  const Expr one = language.choice(options);
+  const Expr more =
+      language.repeat(language.sequence({language.text(", "), one}), 0, once ? 0 : kEndless);
+  return language.sequence({language.text("["), one, more, language.text("]")});
+}
+
+// Calls and nothing else, or JSON of the answer's schema; or without one text with calls in it.
+Language calls_language(const CallMarks& marks, bool once, const json::Value& answer,
+                        const std::string& unwrapped, FunctionRef<Expr(Language&)> call_in) {
+  Language language;
+  const Expr call = language.sequence({call_in(language), language.text(marks.close)});
+  if (!answer.is_null()) {
+    JsonText text(language, kAnyLayout);
+    const Expr one = language.sequence({language.text(marks.open), call});
+    const Expr more =
+        language.repeat(language.sequence({text.space(), one}), 0, once ? 0 : kEndless);
+    language.finish(language.choice(
+        {language.sequence({one, more}), add_json_schema(language, answer, kCompact)}));
+    return language;
+  }
+  const auto behind = [&](Expr again) {
+    return language.sequence({call, once ? language.empty() : again});
+  };
+  const auto none = [&](Expr) { return language.nothing(); };
+  std::vector<MarkEnd> ends = {{marks.open, behind}};
+  if (!unwrapped.empty()) ends.push_back({unwrapped, none});
+  language.finish(MarkedText(language, ends, true).text());
+  return language;
+}
+
 }  // namespace
 
-// A rule for each number of bytes of the opening mark that the text ends with. Each ends with the
-// next one, so that none lies within another however long the text is.
-Language marked_calls_language(const json::Value& schema, const CallMarks& marks, bool once) {
-  const std::string& open = marks.open;
-  if (open.empty() || open.find(open[0], 1) != open.npos)
-    fail_usage("expected a mark of calls whose first byte stands in it once, found {}",
-               json::quoted(open));
+Language marked_calls_language(const json::Value& schema, const CallMarks& marks, bool once,
+                               const json::Value& answer) {
+  return calls_language(marks, once, answer, "", [&](Language& language) {
+    JsonText text(language, kAnyLayout);  // models write calls as they learned to
+    return language.sequence(
+        {text.space(), add_json_schema(language, schema, kAnyLayout), text.space()});
+  });
+}
+
+Language coder_calls_language(std::span<const CallForm> calls, const CallMarks& marks, bool once,
+                              const json::Value& answer) {
+  return calls_language(marks, once, answer, "<function=", [&](Language& language) {
+    std::vector<Expr> options;
+    for (const CallForm& call : calls) options.push_back(coder_call(language, call));
+    return language.choice(options);
+  });
+}
+
+// A text does not begin with a bracket, as calls do.
+Language pythonic_calls_language(std::span<const CallForm> calls, bool once,
+                                 const json::Value& answer) {
   Language language;
-  JsonText text(language, kAnyLayout);  // models write calls as they learned to
-  std::vector<Expr> behind;             // so many bytes of the mark
-  for (size_t read = 0; read < open.size(); ++read)
-    behind.push_back(language.rule(language.add_rule(open.substr(0, read))));
-  const Expr call =
-      language.sequence({text.space(), add_json_schema(language, schema, kAnyLayout), text.space(),
-                         language.text(marks.close), once ? language.empty() : behind[0]});
-  const auto define = [&](size_t read, Expr body) {
-    language.define(language.node(behind[read]).at, body);
-  };
-  const Expr first = language.text(open.substr(0, 1));
-  const auto next = [&](size_t read) { return read == open.size() ? call : behind[read]; };
-  define(0,
-         language.sequence({language.repeat(other_than(language, open.substr(0, 1)), 0, kEndless),
-                            language.optional(language.sequence({first, next(1)}))}));
-  for (size_t read = 1; read < open.size(); ++read) {
-    const std::string expected = open.substr(read, 1);
-    define(read, language.choice(
-                     {language.empty(),
-                      language.sequence({other_than(language, expected + open[0]), behind[0]}),
-                      language.sequence({first, behind[1 % open.size()]}),
-                      language.sequence({language.text(expected), next(read + 1)})}));
-  }
-  language.finish(behind[0]);
+  const Expr all = pythonic_calls(language, calls, once);
+  const Expr other = answer.is_null() ? language.optional(language.sequence(
+                                            {other_than(language, "[ \t\r\n"), any_text(language)}))
+                                      : add_json_schema(language, answer, kCompact);
+  language.finish(language.choice({all, other}));
   return language;
 }
 

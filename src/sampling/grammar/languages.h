@@ -8,6 +8,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "base/json.h"
 #include "sampling/grammar/language.h"
@@ -45,9 +46,32 @@ struct CallMarks {
   std::string open, close;
 };
 // Text among which calls of tools, JSON of `schema`, may stand between the marks; `once`: the first
-// call ends it. Wherever the text has the opening mark, a call follows. Throws UsageError for a
-// mark whose first byte stands in it twice.
-Language marked_calls_language(const json::Value& schema, const CallMarks& marks, bool once);
+// call ends it. Wherever the text has the opening mark, a call follows. Where `answer`, a schema,
+// is not null, there are calls and no text, or JSON of it. Throws UsageError for a mark whose first
+// byte stands in it twice.
+Language marked_calls_language(const json::Value& schema, const CallMarks& marks, bool once,
+                               const json::Value& answer = {});
+
+// A parameter of a call that is not written as JSON as a whole.
+struct CallParameter {
+  std::string name;
+  bool is_required = false;
+  bool is_text = false;            // any text as it is
+  std::vector<std::string> texts;  // or one of these as it is; else JSON of
+  json::Value schema;
+};
+struct CallForm {
+  std::string name;
+  bool is_strict = true;  // else its parameters are any, where the format can tell their end
+  std::vector<CallParameter> parameters;  // in the order in which they are written
+};
+// The same of calls as qwen3_coder writes them: <function=NAME>, <parameter=NAME>.
+Language coder_calls_language(std::span<const CallForm> calls, const CallMarks& marks, bool once,
+                              const json::Value& answer);
+// [NAME(KEY=JSON, ...), ...] as the whole answer, or text that begins otherwise, or JSON of
+// `answer`.
+Language pythonic_calls_language(std::span<const CallForm> calls, bool once,
+                                 const json::Value& answer);
 // Text, or a call and nothing else: what begins like an object is one.
 Language bare_call_language(const json::Value& schema);
 
