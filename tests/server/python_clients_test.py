@@ -1,25 +1,38 @@
 #!/usr/bin/env python3
-"""The usual calls of the Python packages openai, anthropic, litellm and langchain-openai. Usage: python_clients_test.py INVAR"""
+"""The usual calls of the Python packages openai, anthropic, litellm, langchain-openai, instructor, llm and lm-eval; a package that is
+not there is skipped by its name. Usage: python_clients_test.py INVAR"""
 import asyncio
 import faulthandler
+import importlib
+import math
 import os
+import pathlib
+import subprocess
 import sys
+import tempfile
+import time
+import typing
 import unittest
 
-os.environ.update(LITELLM_LOCAL_MODEL_COST_MAP="True", LANGSMITH_TRACING="false")
+os.environ.update(LITELLM_LOCAL_MODEL_COST_MAP="True", LANGSMITH_TRACING="false", LLM_LOAD_PLUGINS="", HF_HUB_OFFLINE="1")
 
-import anthropic
-import litellm
 import openai
-from langchain_core.messages import HumanMessage, SystemMessage
-from langchain_openai import ChatOpenAI, OpenAI
 
-from served import Served
+from served import FAST, Served
 
 INVAR = None
+STORY = pathlib.Path(__file__).resolve().parents[2] / "models/story"
 SECONDS = 300  # of the whole, imports included; then it says where each thread stands
 faulthandler.dump_traceback_later(SECONDS, exit=True)
 HELLO = [{"role": "user", "content": "hello"}]
+
+
+def package(name):
+    """The package, or the test is skipped by its name."""
+    try:
+        return importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        raise unittest.SkipTest(f"{name} is not installed: {error}") from None
 
 
 class Clients(unittest.TestCase):
@@ -58,6 +71,24 @@ class Clients(unittest.TestCase):
         with self.assertRaises(openai.AuthenticationError):
             openai.OpenAI(base_url=self.url + "/v1", api_key="x", max_retries=0).models.list()
 
+    def test_openai_in_the_background(self):
+        with tempfile.TemporaryDirectory(prefix="invar-clients-") as folder:
+            served = Served(INVAR, "--api-key", "k", "--journal", str(pathlib.Path(folder, "journal")), name="m")
+            client = openai.OpenAI(base_url=f"http://127.0.0.1:{served.port}/v1", api_key="k", max_retries=0)
+            asked = dict(model="m", input="hello", max_output_tokens=20, extra_body={"seed": 3})
+            response = client.responses.create(**asked, background=True)
+            self.assertEqual(response.status, "queued")
+            while response.status in ("queued", "in_progress"):
+                time.sleep(0.05)
+                response = client.responses.retrieve(response.id)
+            self.assertEqual(response.output_text, client.responses.create(**asked).output_text)
+            counted = client.responses.input_tokens.count(model="m", input="hello")
+            self.assertEqual(counted.input_tokens, response.usage.input_tokens)
+            client.responses.delete(response.id)
+            with self.assertRaises(openai.NotFoundError):
+                client.responses.retrieve(response.id)
+            self.assertEqual(served.stop(), 0)
+
     def test_openai_with_coroutines(self):
         async def ask():
             async with openai.AsyncOpenAI(base_url=self.url + "/v1", api_key="k") as client:
@@ -69,6 +100,7 @@ class Clients(unittest.TestCase):
         self.assertNotEqual(texts[0], texts[1])
 
     def test_anthropic(self):
+        anthropic = package("anthropic")
         client = anthropic.Anthropic(base_url=self.url, api_key="k", max_retries=0)
         message = client.messages.create(model="m", max_tokens=8, messages=HELLO, system="be kind", extra_body={"temperature": 0})
         self.assertEqual(message.content[0].type, "text")
@@ -80,6 +112,7 @@ class Clients(unittest.TestCase):
             client.messages.create(model="m", max_tokens=8, messages=[{"role": "nobody", "content": "x"}])
 
     def test_litellm(self):
+        litellm = package("litellm")
         ask = dict(model="openai/m", api_base=self.url + "/v1", api_key="k", messages=HELLO, max_tokens=8, seed=3)
         whole = litellm.completion(**ask)
         parts = [part.choices[0].delta.content or "" for part in litellm.completion(**ask, stream=True)]
@@ -88,8 +121,12 @@ class Clients(unittest.TestCase):
         self.assertTrue(by_claude.choices[0].message.content)
         with self.assertRaises(litellm.AuthenticationError):
             litellm.completion(**{**ask, "api_key": "x"}, num_retries=0)
+        ranked = litellm.rerank(model="hosted_vllm/m", api_base=self.url, api_key="k", query="a", documents=["b", "c"], top_n=1)
+        self.assertEqual(len(ranked.results), 1)
 
     def test_langchain(self):
+        ChatOpenAI, OpenAI = package("langchain_openai").ChatOpenAI, package("langchain_openai").OpenAI
+        HumanMessage, SystemMessage = package("langchain_core.messages").HumanMessage, package("langchain_core.messages").SystemMessage
         chat = ChatOpenAI(model="m", base_url=self.url + "/v1", api_key="k", max_tokens=8, seed=3)
         messages = [SystemMessage("be kind"), HumanMessage("hello")]
         whole = chat.invoke(messages)
@@ -97,6 +134,47 @@ class Clients(unittest.TestCase):
         self.assertEqual([one.content for one in chat.batch([messages, messages])], [whole.content] * 2)
         text = OpenAI(model="m", base_url=self.url + "/v1", api_key="k", max_tokens=8, seed=3, temperature=1.0)
         self.assertTrue(text.invoke("hello"))
+
+    def test_instructor(self):
+        instructor, BaseModel = package("instructor"), package("pydantic").BaseModel
+
+        class Verdict(BaseModel):
+            good: bool
+            kind: typing.Literal["a", "b"]
+
+        for mode in (instructor.Mode.JSON_SCHEMA, instructor.Mode.TOOLS):
+            client = instructor.from_openai(openai.OpenAI(base_url=self.url + "/v1", api_key="k", max_retries=0), mode=mode)
+            found = client.chat.completions.create(model="m", messages=HELLO, max_tokens=30, seed=3, response_model=Verdict, max_retries=0)
+            self.assertIsInstance(found, Verdict)
+
+    def test_llm(self):
+        package("llm")
+        with tempfile.TemporaryDirectory(prefix="invar-llm-") as folder:
+            pathlib.Path(folder, "extra-openai-models.yaml").write_text(
+                f"- model_id: invar\n  model_name: m\n  api_base: {self.url}/v1\n  api_key_name: invar\n")
+            asked = [sys.executable, "-m", "llm", "-m", "invar", "--key", "k", "-o", "max_tokens", "8", "-o", "seed", "3"]
+            texts = [subprocess.run([*asked, *more, "hello"], capture_output=True, text=True, check=True,
+                                    env={**os.environ, "LLM_USER_PATH": folder}).stdout for more in ((), ("--no-stream",))]
+            self.assertTrue(texts[0].strip())
+            self.assertEqual(texts[0], texts[1])
+
+    def test_lm_eval(self):
+        models, instance = package("lm_eval.models.openai_completions"), package("lm_eval.api.instance")
+        os.environ["OPENAI_API_KEY"] = "k"
+        served = Served(INVAR, command=[INVAR, "serve", STORY, "--host", "127.0.0.1", "--port", "0", "--served-model-name", "m", *FAST])
+        url = f"http://127.0.0.1:{served.port}/v1"
+        model = models.LocalCompletionsAPI(model="m", base_url=url + "/completions", tokenizer_backend="huggingface", tokenizer=str(STORY),
+                                           num_concurrent=1, max_retries=1)
+        pairs = [("hello", " world"), ("hello", " there")]
+        requests = [instance.Instance("loglikelihood", {}, pair, i) for i, pair in enumerate(pairs)]
+        found = model.loglikelihood(requests, disable_tqdm=True)
+        client = openai.OpenAI(base_url=url, api_key="k", max_retries=0)
+        for (context, rest), (likelihood, _) in zip(pairs, found):
+            told = client.completions.create(model="m", prompt=context + rest, max_tokens=0, echo=True, logprobs=1).choices[0].logprobs
+            behind = [p for p, at in zip(told.token_logprobs, told.text_offset) if at >= len(context)]
+            self.assertTrue(math.isclose(likelihood, sum(behind), rel_tol=1e-6), (likelihood, behind))
+        self.assertNotEqual(found[0][0], found[1][0], "the control: other words")
+        self.assertEqual(served.stop(), 0)
 
 
 if __name__ == "__main__":
