@@ -13,6 +13,9 @@ namespace invar::json {
 // need not be JSON.
 bool has_more_values(std::string_view text, size_t most);
 
+// The same of the names of members, each of which takes more memory than a value.
+bool has_more_names(std::string_view text, size_t most);
+
 // Bytes of its texts, names of members included.
 size_t text_bytes(const Value& value);
 

@@ -18,6 +18,7 @@ namespace {
 
 constexpr int kMaxDepth = 64;
 constexpr size_t kMaxValues = 1 << 20;  // of a body; a prompt has one for each of its ids
+constexpr size_t kMaxNames = 1 << 17;   // of all its objects
 
 openai::Endpoint endpoint_of(const std::string& path) {
   if (path == "/v1/responses") return openai::Endpoint::responses;
@@ -71,6 +72,9 @@ const char* prompt_field(openai::Endpoint endpoint) {
 json::Value parse_body(const std::string& body) {
   if (json::has_more_values(body, kMaxValues))
     fail_usage("expected at most {} values in the body of the request, found more", kMaxValues);
+  if (json::has_more_names(body, kMaxNames))
+    fail_usage("expected at most {} names of members in the body of the request, found more",
+               kMaxNames);
   return json::parse(body, "the body of the request", {.max_depth = kMaxDepth});
 }
 

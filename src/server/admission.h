@@ -54,6 +54,7 @@ struct Admitted {
   // that is computed again says the same.
   std::optional<int64_t> cached;
   std::shared_ptr<HeldSlots> slots;  // one for each
+  bool was_large = false;            // its body: memory is given back when it is over
 };
 
 struct TokenizedText {

@@ -266,6 +266,7 @@ void AnswerStreams::add(std::shared_ptr<AnswerStream> stream) {
 }
 
 void AnswerStreams::add(std::shared_ptr<Embedding> embedding) {
+  embedding->is_counted = true;
   const auto& requests = embedding->requests();
   for (size_t i = 0; i < requests.size(); ++i) texts_.emplace(requests[i].id, Text{embedding, i});
   ++live_;
@@ -273,6 +274,7 @@ void AnswerStreams::add(std::shared_ptr<Embedding> embedding) {
 
 // Once, when it is over: forgets what is left of it.
 void AnswerStreams::settle(Embedding& embedding) {
+  if (!std::exchange(embedding.is_counted, false)) return;
   for (const Request& request : embedding.requests())
     if (texts_.erase(request.id)) backend_.cancel(request.id);
   --live_;

@@ -33,6 +33,7 @@ Server::Server(const ServerOptions& options, const ServedModel& model, Backend& 
             const std::string& id = stream.admitted().entry.id;
             waiting_.erase(id);
             keep_output(stream);
+            if (stream.admitted().was_large) trim_memory();
             if (journal_) journal_->end(id, outcome);
             swap_when_free();
           }) {
@@ -292,6 +293,7 @@ void Server::admit(std::shared_ptr<Exchange> exchange, std::shared_ptr<HeldSlots
   const auto before = earlier_items(owner, request.path, body);
   const auto admitted =
       std::make_shared<Admitted>(admission_.admit(request, owner, body, before, slots));
+  admitted->was_large = request.body.size() > FairPool::kBig;
   if (options_.keys.is_admin(request))
     for (Request& request : admitted->requests) request.priority = admitted->request.base.priority;
   else

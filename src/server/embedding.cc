@@ -157,7 +157,10 @@ void Server::embed(const std::shared_ptr<Embedding>& embedding) {
       guarded(embedding->exchange, [&] {
         const auto reply = std::make_shared<HttpReply>();
         reply->body = embedding->body();
-        http_.post([embedding, reply] { embedding->exchange->reply(std::move(*reply)); });
+        http_.post([this, embedding, reply] {
+          embedding->exchange->reply(std::move(*reply));
+          if (embedding->requests().size() > Embedding::kAtOnce) trim_memory();
+        });
       });
     });
   };

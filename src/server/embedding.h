@@ -41,6 +41,7 @@ class Embedding {
         vectors_(asked_.requests.size()) {}
 
   const std::shared_ptr<Exchange> exchange;
+  bool is_counted = false;  // by AnswerStreams
   // Called when another text may begin; when the last vector is there; with a sentence, when one
   // cannot be.
   std::function<void()> more = [] {};

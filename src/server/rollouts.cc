@@ -12,9 +12,10 @@ void Server::generate(std::shared_ptr<Exchange> exchange, AskedOf asked_of, Answ
   const auto slots = take_slot(exchange->request);
   pool_.post(reading(exchange->request), [=, this] {
     guarded(exchange, [&] {
-      const auto asked =
-          std::make_shared<rollout::Asked>(asked_of(parse_body(exchange->request.body)));
-      auto body = std::make_shared<std::string>(json::dump(asked->body));
+      const auto asked = std::make_shared<rollout::Asked>();
+      // Each form of the body goes before the next one is made.
+      *asked = asked_of(parse_body(std::exchange(exchange->request.body, {})));
+      const auto body = std::make_shared<std::string>(json::dump(asked->body));
       asked->body = {};
       http_.post([=, this] {
         guarded(exchange,

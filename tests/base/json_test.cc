@@ -109,6 +109,9 @@ TEST(Json, ManyValuesAreSeenBeforeTheyAreRead) {
   EXPECT_FALSE(has_more_values("[\"1,2,3,4\", 5]", 1));
   EXPECT_FALSE(has_more_values("[\"1\\\",2,3,4\", 5]", 1));
   EXPECT_TRUE(has_more_values("[\"1\\\\\",2,3,4]", 2));
+  EXPECT_TRUE(has_more_names(R"({"a":1,"b":{"c":2}})", 2));
+  EXPECT_FALSE(has_more_names(R"({"a":1,"b":{"c":2}})", 3));
+  EXPECT_FALSE(has_more_names(R"({"a:::":":::"})", 1));
 }
 
 TEST(Json, ValuesAreBounded) {

@@ -101,5 +101,21 @@ TEST(AnswerStreams, AStreamThatCannotBeWrittenEndsWithAnErrorAlone) {
   EXPECT_EQ(c.streams.size(), 0u);
 }
 
+// Its next text is refused while the vector of another one is taken.
+TEST(AnswerStreams, AnEmbeddingThatIsGivenUpWithinAVectorIsForgottenOnce) {
+  Case c;
+  const auto embedding = std::make_shared<Embedding>(
+      NumbersAsked{.requests = std::vector<Request>(2), .body = nullptr},
+      std::make_shared<StreamingExchange>(), nullptr, nullptr);
+  c.streams.number(embedding->requests());
+  c.streams.add(embedding);
+  embedding->more = [&] { c.streams.cancel(*embedding); };
+  EXPECT_EQ(c.streams.size(), 1u);
+  c.streams.on_pooled(PooledOutput{.request = embedding->requests()[0].id, .numbers = {1}});
+  c.compute_all();
+  EXPECT_TRUE(embedding->is_over());
+  EXPECT_EQ(c.streams.size(), 0u);
+}
+
 }  // namespace
 }  // namespace invar::server

@@ -49,10 +49,13 @@ def texts(a):
 
 
 def lists(a):
-    """Bodies of as many values as JSON may have."""
+    """Bodies of as many values and names as JSON may have, and of more."""
     count = 100_000 if a.quick else 500_000
-    names = ("{" + ",".join(f'"k{i:06x}":1' for i in range(count)) + "}").encode()
-    kept = b'{"prompt":"x","max_tokens":1,"metadata":' + names + b"}"
+
+    def object_of(size):
+        return ("{" + ",".join(f'"k{i:06x}":1' for i in range(size)) + "}").encode()
+    names = object_of(count)
+    kept = b'{"prompt":"x","max_tokens":1,"metadata":' + object_of(130_000) + b"}"
     nested = ("[" + ",".join(["[]"] * (2 * count)) + "]").encode()
     a.at_once([lambda body=body: a.ask(COMPLETIONS, body) for body in (names, kept, nested) for _ in range(2 if a.quick else 4)])
 

@@ -4,8 +4,11 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <memory>
 #include <thread>
 
+#include "local_client.h"
 #include "server/http.h"
 
 namespace invar::server {
@@ -106,6 +109,30 @@ TEST(ServingThread, OutlivesWhatThrowsOnIt) {
     EXPECT_EQ(server.counts().exchanges, 0u);
     server.stop();
   });
+}
+
+// What has come of them has a bound for all; a small one is served beside them.
+TEST(ServingThread, HeadersThatHaveNotComeAsAWholeShareRoom) {
+  HttpServer server(
+      {.host = "127.0.0.1", .port = 0}, [](const HttpRequest&) { return Passage{}; },
+      [](std::shared_ptr<Exchange> exchange) { exchange->reply({.body = "there"}); },
+      [](int status, const std::string&, const std::string&) {
+        return HttpReply{.status = status};
+      });
+  std::jthread serving([&] { server.run(); });
+  {
+    const std::string head = "GET / HTTP/1.1\r\nHost: x\r\nX: " + std::string(60'000, 'x');
+    std::vector<std::unique_ptr<LocalClient>> clients;
+    for (int i = 0; i < 300; ++i)
+      clients.push_back(std::make_unique<LocalClient>(server.port(), head));
+    EXPECT_EQ(clients.back()->status(), 503);
+    EXPECT_EQ(LocalClient(server.port(), "GET / HTTP/1.1\r\nHost: x\r\n\r\n").status(), 200);
+    const auto refused =
+        std::ranges::count_if(clients, [](const auto& one) { return one->has_answer(); });
+    EXPECT_GT(refused, 0);
+    EXPECT_LT(refused, 100) << "there is room for 279 of them";
+  }
+  server.post([&] { server.stop(); });
 }
 
 }  // namespace

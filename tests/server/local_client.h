@@ -6,6 +6,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <string>
 #include <utility>
@@ -34,6 +35,10 @@ class LocalClient {
     const ssize_t size = ::recv(socket_, piece.data(), piece.size(), 0);
     piece.resize(static_cast<size_t>(std::max<ssize_t>(size, 0)));
     return piece;
+  }
+  bool has_answer() const {
+    char first = 0;
+    return ::recv(socket_, &first, 1, MSG_PEEK | MSG_DONTWAIT) >= 0;
   }
   int status() const {
     const std::string line = text();
