@@ -70,6 +70,18 @@ class TomlSection {
     }
     return found;
   }
+  // A list of strings; absent is empty.
+  std::vector<std::string> strings(const char* key) {
+    std::vector<std::string> found;
+    const toml::node* node = find(key);
+    if (!node) return found;
+    if (!node->is_array()) fail_type(*node, key, "a list of strings");
+    for (const toml::node& item : *node->as_array()) {
+      if (!item.is_string()) fail_type(item, key, "a list of strings");
+      found.push_back(**item.as_string());
+    }
+    return found;
+  }
   void get(const char* key, bool& value) {
     if (const toml::node* node = find(key)) {
       if (!node->is_boolean()) fail_type(*node, key, "true or false");

@@ -176,6 +176,34 @@ TEST_F(RlRuns, SamplerAndTrainerAreOnePolicy) {
   }
 }
 
+// Problems of a file, judged by a program that likes short answers: the run learns from them, and
+// from others it learns something else.
+TEST_F(RlRuns, LearnFromProblemsOfAFile) {
+  std::string lines;
+  for (int i = 0; i < 12; ++i)
+    lines += fmt::format(
+        "{{\"messages\": [{{\"role\": \"user\", \"content\": \"What is {} + {}?\"}}]}}\n", i,
+        i + 1);
+  write("problems.jsonl", lines);
+  const std::string own = replaced("kinds = [\"arithmetic\"]", R"(file = "problems.jsonl"
+held_out = 8
+command = ["/bin/sh", "-c", 'while read -r l; do echo "{\"reward\": $(( ${#l} % 2 ))}"; done'])");
+  const RlRecipe r = read_rl_recipe(write("own.toml", own));
+  std::vector<RlProgress> steps;
+  const std::string weights = digest(r, to("own"), &steps);
+  double rewards = 0;
+  for (const RlProgress& p : steps) {
+    EXPECT_EQ(p.mismatch.different, 0);
+    rewards += p.reward;
+  }
+  EXPECT_GT(rewards, 0);
+  EXPECT_NE(weights, digest(recipe(), to("made")));
+  RlRecipe other = r;
+  other.own.command = {};
+  other.own.reward = "contains";
+  EXPECT_NE(weights, digest(other, to("other")));
+}
+
 TEST_F(RlRuns, GiveTheSameWeightsHoweverTheyAreRun) {
   // Two steps: the first that learns something and the one before.
   const auto brief = [](auto change) {

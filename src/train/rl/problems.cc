@@ -25,6 +25,7 @@ corpus::Turn make_turn(Task task, corpus::Random& random) {
     case Task::format:
       return corpus::make_json(random);
     case Task::copying:
+    case Task::own:
       break;
   }
   return corpus::make_copying(random);
@@ -72,6 +73,7 @@ double reward(const Problem& problem, const std::string& answer, bool ended) {
     case Task::format:
       return has_form_of(answer, problem.right);
     case Task::copying:
+    case Task::own:
       break;
   }
   return answer == problem.right;

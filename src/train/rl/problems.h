@@ -14,15 +14,16 @@ enum class Task {
   format,      // a table as JSON; right when a parser reads as many objects with the same keys and
                // types, whatever they say
   copying,     // lists and tables; right when the text is
+  own,         // of a file (own_problems.h)
 };
-inline constexpr std::array<const char*, 3> kTaskNames = {"arithmetic", "format", "copying"};
+inline constexpr std::array<const char*, 4> kTaskNames = {"arithmetic", "format", "copying", "own"};
 
 // A choice of tasks, one bit each.
 using Tasks = uint32_t;
 constexpr Tasks bit_of(Task task) {
   return 1u << static_cast<uint32_t>(task);
 }
-inline constexpr Tasks kAllTasks = (1u << kTaskNames.size()) - 1;
+inline constexpr Tasks kAllTasks = bit_of(Task::own) - 1;  // that are made
 
 struct Problem {
   Task task = Task::arithmetic;

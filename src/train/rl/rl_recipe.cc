@@ -21,8 +21,20 @@ bool get_named(TomlSection& section, const char* key, const std::vector<std::str
   return true;
 }
 
-void read_tasks(TomlSection section, Tasks& tasks) {
-  const std::vector<std::string> known(kTaskNames.begin(), kTaskNames.end());
+void read_tasks(TomlSection section, RlRecipe& recipe) {
+  Tasks& tasks = recipe.tasks;
+  OwnTasks& own = recipe.own;
+  section.get("file", own.file);
+  section.get("reward", own.reward, {"exact", "last_line", "contains"});
+  own.command = section.strings("command");
+  section.get("held_out", own.held_out, 0, kMost);
+  if (own.file.empty() && (section.has("reward") || section.has("command") || own.held_out > 0))
+    fail_usage("{}: expected a file of problems beside a reward, found none", section.file());
+  if (!own.file.empty() && section.has("kinds"))
+    fail_usage("{}: expected kinds of made problems or a file of one's own, found both",
+               section.file());
+  if (!own.file.empty()) own.file = beside(recipe.path, own.file);
+  const std::vector<std::string> known(kTaskNames.begin(), kTaskNames.end() - 1);
   Tasks found = 0;
   for (const std::string& name : section.names("kinds", known))
     found |= bit_of(static_cast<Task>(std::find(known.begin(), known.end(), name) - known.begin()));
@@ -42,7 +54,7 @@ void read_policy(TomlSection section, PolicyOptions& policy) {
 }
 
 void read_sampler(TomlSection& section, SamplerOptions& sampler) {
-  section.get("arithmetic", sampler.arithmetic, {"portable", "control"});
+  section.get("arithmetic", sampler.arithmetic, {"portable", "hopper", "control"});
   std::vector<std::string> formats = rounding_formats();
   formats.insert(formats.begin(), "exact");
   section.get("weights", sampler.weights, formats);
@@ -83,24 +95,28 @@ RlRecipe read_rl_recipe(const std::string& path) {
   root.require("model");
   root.get("model", r.model);
   r.model = beside(path, r.model);
-  read_tasks(root.section("tasks"), r.tasks);
+  read_tasks(root.section("tasks"), r);
   TomlSection rollouts = root.section("rollouts");
   rollouts.get("prompts", r.prompts, 1, kMost);
   rollouts.get("answers", r.answers, 2, 1024);
   rollouts.get("max_tokens", r.max_tokens, 1, kMost);
   rollouts.finish();
   read_policy(root.section("policy"), r.policy);
+  read_training(root.section("training"), r.trainer);
+  r.sampler.arithmetic = name_of(r.trainer.order);
   TomlSection sampler = root.section("sampler");
   read_sampler(sampler, r.sampler);
   sampler.finish();
   r.engine.block_size = 32;
   read_engine(root.section("engine"), r.engine);
-  read_training(root.section("training"), r.trainer);
   r.trainer.rows = r.trainer.groups * r.trainer.batch_rows;
   read_optimizer(root.section("optimizer"), r.trainer.optimizer);
   read_evaluation(root.section("evaluation"), "problems", r.evaluation_problems, r.evaluate_every,
                   0);
   read_checkpoint(root.section("checkpoint"), r.save_every);
+  if (!r.own.file.empty() && r.evaluation_problems > r.own.held_out)
+    fail_usage("{}: expected at most the {} held-out problems to evaluate with, found {}", path,
+               r.own.held_out, r.evaluation_problems);
   r.runs = read_runs(root, r);
   root.finish();
   return r;

@@ -6,21 +6,19 @@
 
 #include "engine/engine.h"
 #include "train/recipe.h"
+#include "train/rl/own_problems.h"
 #include "train/rl/policy.h"
-#include "train/rl/problems.h"
 
 namespace invar::rl {
 
-// The policy that draws. What is not `portable` with exact weights is another policy than the one
-// that is trained, whose bits promise nothing under `control`.
+// The policy that draws. What is not the trainer's arithmetic with exact weights is another policy
+// than the one that is trained, whose bits promise nothing under `control`.
 struct SamplerOptions {
-  std::string arithmetic = "portable";  // "portable" or "control"
+  std::string arithmetic = "portable";  // "portable", "hopper" or "control"
   std::string weights = "exact";        // "exact", or rounded to a format of rounding.h
   // Of a model with experts: the trainer computes with those that the sampler's tokens went
   // through.
   bool replays_routes = false;
-
-  bool is_trained_policy() const { return arithmetic == "portable" && weights == "exact"; }
 };
 
 // One run of an experiment: what it does differently.
@@ -36,6 +34,7 @@ struct RlRecipe {
   uint64_t seed = 1;
   std::string model;  // a model directory: the first weights, the tokenizer
   Tasks tasks = kAllTasks;
+  OwnTasks own;          // in their place, where it names a file
   int prompts = 16;      // of a step
   int answers = 8;       // to each
   int max_tokens = 128;  // of an answer
@@ -50,6 +49,9 @@ struct RlRecipe {
           save_every = 20;    // steps; 0: only before the first and after the last
   std::vector<Variant> runs;  // of an experiment; empty: one run
 
+  bool samples_trained_policy() const {
+    return sampler.arithmetic == name_of(trainer.order) && sampler.weights == "exact";
+  }
   // All that shows in the weights; `model_digest` is that of the first weights.
   json::Value identity(const std::string& model_digest) const;
 };

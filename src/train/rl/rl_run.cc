@@ -144,6 +144,13 @@ class Run {
   void start() {
     make_run_directory(options_);
     identity_ = recipe_.identity(to_hex(weights_digest(*source_, source_->names(), pool_)));
+    if (!recipe_.own.file.empty()) {
+      own_ = std::make_unique<OwnProblems>(recipe_.own);
+      identity_.set("problems", own_->digest());
+      identity_.set("reward", recipe_.own.command.empty()
+                                  ? recipe_.own.reward
+                                  : fmt::format("{}", fmt::join(recipe_.own.command, " ")));
+    }
     const TrainingState first = starting_state(recipe_.trainer.model.spec, *source_);
     const auto saved = load_checkpoint(options_.checkpoints(), identity_, std::ssize(first.master));
     trainer_ = std::make_unique<Trainer>(recipe_.trainer, saved ? saved->training : first);
@@ -172,7 +179,8 @@ class Run {
     Rollout rollout{.answers_each = static_cast<size_t>(answers)};
     std::vector<Question> questions;
     for (int64_t i = first; i < first + count; ++i) {
-      rollout.problems.push_back(make_problem(seed, split, i, recipe_.tasks));
+      rollout.problems.push_back(own_ ? own_->make(split, i)
+                                      : make_problem(seed, split, i, recipe_.tasks));
       rollout.prompts.push_back(tokenizer_.encode(rollout.problems.back().prompt));
       for (int32_t choice = 0; choice < answers; ++choice)
         questions.push_back(
@@ -181,8 +189,10 @@ class Run {
     rollout.answers = rollouts_->answer(questions, step);
     for (size_t i = 0; i < rollout.answers.size(); ++i) {
       const Answer& answer = rollout.answers[i];
-      rollout.rewards.push_back(reward(rollout.problems[i / rollout.answers_each],
-                                       tokenizer_.decode(answer.tokens), answer.ended));
+      const Problem& problem = rollout.problems[i / rollout.answers_each];
+      const std::string text = tokenizer_.decode(answer.tokens);
+      rollout.rewards.push_back(own_ ? own_->reward(problem, text, answer.ended)
+                                     : reward(problem, text, answer.ended));
     }
     return rollout;
   }
@@ -272,7 +282,7 @@ class Run {
           at += chosen;
         }
     }
-    if (recipe_.sampler.is_trained_policy() && p.mismatch.different_routes > 0)
+    if (recipe_.samples_trained_policy() && p.mismatch.different_routes > 0)
       fail("step {}: expected the trainer's experts, found others in {} of the sampler's {} routes",
            step, p.mismatch.different_routes, p.mismatch.routes);
   }
@@ -301,7 +311,7 @@ class Run {
       for (size_t t = 0; t < rollout.answers[i].tokens.size(); ++t) {
         const float sampler = rollout.answers[i].log_probabilities[t];
         const float trainer = scores.log_probabilities[i][t];
-        if (recipe_.sampler.is_trained_policy() && sampler != trainer)
+        if (recipe_.samples_trained_policy() && sampler != trainer)
           fail(
               "step {}: expected the trainer's log-probability {}, found {} from the sampler for "
               "sequence {}, position {}",
@@ -390,6 +400,7 @@ class Run {
   std::unique_ptr<TensorSource> source_;  // the first weights
   ThreadPool pool_;
   json::Value identity_;
+  std::unique_ptr<OwnProblems> own_;  // or null
   std::unique_ptr<Rollouts> rollouts_;
   std::unique_ptr<Trainer> trainer_;
   std::unique_ptr<Trainer> reference_;  // of the first weights, or null
