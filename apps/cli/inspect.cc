@@ -23,7 +23,8 @@ json::Value describe(Model& model) {
   v.set("heads", s.heads);
   v.set("kv_heads", s.kv_heads);
   v.set("head_dim", s.head_dim);
-  v.set("ffn", s.layer(0).ffn_width());
+  const DenseFfnSpec* dense = s.first<DenseFfnSpec>();
+  v.set("ffn", dense ? dense->width : 0);
   for (const LayerSpec& layer : s.layer_specs)
     if (layer.experts() && !v.find("experts")) {
       v.set("experts", layer.experts()->routing.experts);

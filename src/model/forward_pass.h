@@ -40,7 +40,7 @@ class ForwardPass {
   // The range is the module that predicts one token further.
   bool is_mtp() const { return layer_end_ > spec_.layers; }
   // Whether the rows come with hidden states of another decoder.
-  bool reads_features() const { return features_of(spec_.layer(0), spec_.hidden) > 0; }
+  bool reads_features() const { return features_of(spec_.layer_specs.front(), spec_.hidden) > 0; }
   bool can_be_recorded() const;
   bool ranks_can_be_recorded() const;
   // How many logits a head from the `first` on computes.

@@ -55,7 +55,8 @@ void Hooks::keep_experts(int layer, const int32_t* chosen) const {
   int64_t before = 0;  // of the layers before
   for (int i = 0; i < layer; ++i)
     before += spec.layer_specs[static_cast<size_t>(i)].chosen_experts();
-  const size_t count = static_cast<size_t>(rows_ * spec.layer(layer).experts()->routing.chosen);
+  const int chosen_experts = spec.layer_specs[static_cast<size_t>(layer)].chosen_experts();
+  const size_t count = static_cast<size_t>(rows_ * chosen_experts);
   model_.execution.stream->download(ws_.host_experts.data() + before * rows_, chosen,
                                     count * sizeof(int32_t));
 }

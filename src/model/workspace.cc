@@ -86,13 +86,28 @@ void Workspace::place_parts(const Decoder& decoder) {
   place(parts.data());
 }
 
+namespace {
+
+// The widest input of a rank's products of integers or e4m3 numbers.
+class WidestInput : public TensorVisitor {
+ public:
+  void vector(const float*&, const std::vector<TensorRow>&, const Each*) override {}
+  void matrix(Matrix&, const std::vector<TensorRow>& rows, MatrixForm form) override {
+    if (!form.takes_quantised) return;
+    for (const TensorRow& row : rows) width = std::max(width, row.columns.count);
+  }
+  int64_t width = 0;
+};
+
+}  // namespace
+
 // The widest of all inputs: rows of integers or e4m3 numbers, then their scales.
 void Workspace::place_quantised(const Decoder& decoder) {
-  const Shard& shard = decoder.weights->shard();
-  const int64_t heads = heads_of(decoder.spec, shard).heads;
-  int64_t width = std::max<int64_t>(decoder.spec.hidden, heads * decoder.spec.head_dim);
-  for (const LayerSpec& layer : decoder.spec.layer_specs)
-    width = std::max<int64_t>(width, layer.ffn_width() / shard.size);
+  WidestInput widest;
+  widest.width = decoder.spec.hidden;
+  for (const LayerParts& parts : decoder.parts)
+    for (const auto& part : parts) part->visit_tensors(*part->make_weights(), widest);
+  const int64_t width = widest.width;
   const int64_t stride = int8_stride(width, decoder.kernels.weights);
   const int64_t row_scales = std::max<int64_t>(
       kMostSplitK, scales_of_row(decoder.arithmetic.quantised, width, kMostSplitK));
