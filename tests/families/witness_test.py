@@ -196,6 +196,13 @@ CASES = {
                            n_group=4, topk_group=2, mlp_layer_types=["sparse", "dense", "sparse"], **LATENT),
                       wide(num_key_value_heads=6, q_lora_rank=48, n_routed_experts=12, num_experts_per_tok=4, moe_intermediate_size=33,
                            norm_topk_prob=False, **dict(LATENT, kv_lora_rank=96, qk_rope_head_dim=12, qk_nope_head_dim=64))],
+    "mistral4": [text(num_key_value_heads=6, q_lora_rank=None, n_routed_experts=8, num_experts_per_tok=3, moe_intermediate_size=40,
+                      rope_parameters=dict(YARN, original_max_position_embeddings=256, llama_4_scaling_beta=0.1), **LATENT),
+                 wide(num_key_value_heads=6, q_lora_rank=40, n_routed_experts=16, num_experts_per_tok=4, moe_intermediate_size=48, n_group=4,
+                      topk_group=2, rope_parameters=dict(YARN, mscale=1.0, mscale_all_dim=0.5, llama_4_scaling_beta=0.0), **LATENT),
+                 wide(num_key_value_heads=6, q_lora_rank=48, n_routed_experts=12, num_experts_per_tok=4, moe_intermediate_size=33,
+                      first_k_dense_replace=1, norm_topk_prob=False, rope_parameters=dict(YARN, factor=16.0, llama_4_scaling_beta=0.0),
+                      **dict(LATENT, kv_lora_rank=96, qk_rope_head_dim=12, qk_nope_head_dim=64))],
     "olmoe": [text(num_experts=8, num_experts_per_tok=3), wide(num_experts=16, num_experts_per_tok=4, norm_topk_prob=True),
               wide(num_experts=6, num_experts_per_tok=2, num_key_value_heads=6)],
 }
@@ -209,6 +216,9 @@ TOWERS = {
                                                      fullatt_block_indexes=[0])),
     "qwen3_vl": (dict(head_dim=16, rope_parameters=dict(MROPE, mrope_interleaved=True)),
                  dict(QWEN, hidden_size=32, intermediate_size=32, out_hidden_size=96, deepstack_visual_indexes=[0])),
+    "qwen3_vl_moe": (dict(head_dim=16, num_experts=6, num_experts_per_tok=4, moe_intermediate_size=40,
+                          rope_parameters=dict(MROPE, mrope_interleaved=True)),
+                     dict(QWEN, hidden_size=32, intermediate_size=32, out_hidden_size=96, deepstack_visual_indexes=[0])),
     "mistral3": (dict(model_type="mistral", head_dim=16, sliding_window=None), dict(TINY, model_type="pixtral", head_dim=16)),
     "gemma3": (dict(model_type="gemma3_text", head_dim=16, sliding_window=24, query_pre_attn_scalar=16),
                dict(TINY, model_type="siglip_vision_model", image_size=28, patch_size=14)),
@@ -216,6 +226,10 @@ TOWERS = {
 for family, (more, image) in TOWERS.items():
     CASES[family] = [dict(vocab_size=1001, text_config=wide(bos_token_id=1, eos_token_id=2, **more), vision_config=image)]
 FALCON_DROPS = ("intermediate_size", "num_key_value_heads")
+
+
+def has_experts(shape):
+    return "num_experts_per_tok" in shape or "num_experts_per_tok" in shape.get("text_config", {})
 
 
 def make(family, number, shape, directory):
@@ -232,7 +246,9 @@ def make(family, number, shape, directory):
     config = transformers.AutoConfig.for_model(family, **shape)
     config._attn_implementation = "eager"
     kind = transformers.AutoModelForImageTextToText if is_tower else transformers.AutoModelForCausalLM
-    model = kind.from_config(config)
+    if family == "mistral4":  # which that does not know
+        kind = transformers.Mistral4ForCausalLM
+    model = kind(config) if family == "mistral4" else kind.from_config(config)
     with torch.no_grad():
         for name, tensor in model.named_parameters():
             if tensor.dim() > 2 and "experts" not in name:
@@ -250,7 +266,7 @@ def make(family, number, shape, directory):
                 tensor.copy_(torch.randn_like(tensor) * 0.1)
     # The f32 witness evaluates the same numbers.
     model.to(torch.bfloat16).save_pretrained(directory, **(dict(save_original_format=False) if number else {}))
-    plain = dict(attn_implementation="eager", **(dict(experts_implementation="eager") if "num_experts_per_tok" in shape else {}))
+    plain = dict(attn_implementation="eager", **(dict(experts_implementation="eager") if has_experts(shape) else {}))
     load = lambda dtype: kind.from_pretrained(directory, dtype=dtype, **plain).eval()
     return load(torch.bfloat16), load(torch.float32)
 
@@ -307,7 +323,7 @@ def check(tool, family, number, shape, control):
                 spoil(widened)
             f32 = numpy.abs(logits_of(tool, widened, row) - exact).mean()
         # Where rows choose experts, one that chooses another is most of an error: which mode has one is chance.
-        f32_bound = own.mean() if "num_experts_per_tok" in shape else error.mean()
+        f32_bound = own.mean() if has_experts(shape) else error.mean()
         good = error.mean() <= own.mean() and hopper_error <= own.mean() and f32 <= f32_bound and same and bias < 0.1
         print(f"{family:17} {number}: mean error {error.mean():.5f}, hopper {hopper_error:.5f}, f32 weights {f32:.5f}, "
               f"transformers in bf16 {own.mean():.5f}, largest {error.max():.4f}, deviation of logits {exact.std():.2f}"

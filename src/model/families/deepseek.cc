@@ -218,9 +218,30 @@ StoredAt stored(const DecoderSpec& spec, const TensorSpec& tensor) {
   }
 }
 
-// ---- GLM 4.7 Flash
+constexpr float kLatentEps = 1e-6f;  // of GLM 4.7 and Mistral 4, whatever the model's is
 
-constexpr float kLatentEps = 1e-6f;  // whatever the model's is
+// ---- Mistral Small 4: a softmax over all experts, groups by their best two.
+
+void read_mistral(ConfigReader& reader, DecoderSpec& spec) {
+  set_attention(reader, spec);
+  Routing how = read_routing(reader, "n_routed_experts", 128, 4);
+  how.renormalised = reader.boolean("norm_topk_prob", true);
+  if (how.renormalised) how.epsilon = 1e-20f;
+  ExpertsSpec experts = read_experts(reader, how);
+  experts.routing.pair_score = experts.routing.groups > 1;
+  check_neutral(reader, "rope_interleave", true);
+  set_layers(reader, spec, experts);
+  change_layers(spec, [](LayerSpec& layer) { layer.attention()->latent->norm_eps = kLatentEps; });
+  limit_positions(reader, spec);
+}
+
+void imply_mistral(DecoderSpec& spec) {
+  imply_latent(spec);
+  imply_experts(spec, {.renormalised = true, .epsilon = 1e-20f});
+  change_layers(spec, [](LayerSpec& layer) { layer.attention()->latent->norm_eps = kLatentEps; });
+}
+
+// ---- GLM 4.7 Flash
 
 void read_glm_lite(ConfigReader& reader, DecoderSpec& spec) {
   constexpr std::string_view kNetworks[] = {"dense", "sparse"};
@@ -245,6 +266,14 @@ void imply_glm_lite(DecoderSpec& spec) {
 }
 
 }  // namespace
+
+extern const Family kMistral4{.name = "mistral4",
+                              .architecture = "Mistral4ForCausalLM",
+                              .read_sizes = read_sizes,
+                              .read = read_mistral,
+                              .write = write_v3,
+                              .stored = stored,
+                              .imply = imply_mistral};
 
 extern const Family kGlm4MoeLite{.name = "glm4_moe_lite",
                                  .architecture = "Glm4MoeLiteForCausalLM",

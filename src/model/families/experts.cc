@@ -241,7 +241,42 @@ void imply_glm(DecoderSpec& spec) {
   });
 }
 
+// ---- The text of Qwen3-VL with experts, all of which stand in one tensor with inputs as rows,
+// [experts][K][N], gates before ups.
+
+void read_qwen3_vl(ConfigReader& reader, DecoderSpec& spec) {
+  ExpertsSpec experts{.routing = read_routing(reader, "num_experts", 60, 4)};
+  experts.routing.renormalised = true;
+  experts.width = read_size(reader, "moe_intermediate_size", kMaxWidth, 1408);
+  read_qwen(reader, spec, experts);
+}
+
+StoredAt stored_qwen3_vl(const DecoderSpec& spec, const TensorSpec& tensor) {
+  using enum TensorRole;
+  if (tensor.expert < 0) return {tensor.name};
+  const bool is_down = tensor.role == expert_down;
+  const int64_t rows = tensor.shape[0], inputs = tensor.shape[1], first = tensor.expert * inputs;
+  return {.tensor = fmt::format("model.layers.{}.mlp.experts.{}", tensor.layer,
+                                is_down ? "down_proj" : "gate_up_proj"),
+          .row = [first](int64_t) { return first; },
+          .shape = {spec.layer(tensor.layer).experts()->routing.experts, inputs,
+                    is_down ? rows : 2 * rows},
+          .is_transposed = true,
+          .column = tensor.role == expert_up ? rows : 0};
+}
+
 }  // namespace
+
+extern const Family kQwen3VlMoe{
+    .name = "qwen3_vl_moe_text",
+    .architecture = "Qwen3VLMoeTextModel",
+    .qk_norm = true,
+    .has_attention_bias = true,
+    .has_image_positions = true,
+    .read = read_qwen3_vl,
+    .write = write_qwen,
+    .stored_otherwise = stored_qwen3_vl,
+    .imply = [](DecoderSpec& spec) { imply_experts(spec, {.renormalised = true}); }};
 
 extern const Family kGlm4Moe{.name = "glm4_moe",
                              .architecture = "Glm4MoeForCausalLM",

@@ -399,6 +399,7 @@ constexpr Tower kTowers[] = {
     {"qwen2_vl", "Qwen2VLForConditionalGeneration", "qwen2"},
     {"qwen2_5_vl", "Qwen2_5_VLForConditionalGeneration", "qwen2"},
     {"qwen3_vl", "Qwen3VLForConditionalGeneration", "qwen3"},
+    {"qwen3_vl_moe", "Qwen3VLMoeForConditionalGeneration", "qwen3_vl_moe_text"},
     {"kimi_k25", "KimiK25ForConditionalGeneration", "kimi_k2"},
     {"qwen3_5", "Qwen3_5ForConditionalGeneration", "qwen3_5_text"},
     {"qwen3_5_moe", "Qwen3_5MoeForConditionalGeneration", "qwen3_5_moe_text"},

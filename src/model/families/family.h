@@ -93,6 +93,9 @@ inline constexpr int64_t kMaxVocab = 1 << 24, kMaxPositions = 1 << 27;
 void check_neutral(ConfigReader& reader, std::string_view key, const json::Value& neutral);
 // Rotations of all layers; windows are read.
 void read_ropes(ConfigReader& reader, const Family& family, DecoderSpec& spec);
+// Where queries of later positions grow (llama_4_scaling_beta): only the positions of the first
+// training stage are served, in which they do not.
+void limit_positions(ConfigReader& reader, DecoderSpec& spec);
 // Back, as read_ropes reads them.
 void write_ropes(const DecoderSpec& spec, const Family& family, json::Value& config);
 // Of all layers.

@@ -14,7 +14,7 @@ extern const Family kQwen2Moe, kQwen3Moe, kMixtral, kOlmoe, kGlm4Moe, kGraniteMo
 extern const Family kDeepseekV2, kDeepseekV3, kGptOss;
 extern const Family kQwen3Next, kQwen35, kQwen35Moe;
 extern const Family kLfm2, kLfm2Moe, kGraniteHybrid, kNemotronH, kKimiLinear, kOlmoHybrid;
-extern const Family kMiniMaxM2, kHunyuan3, kGlm4MoeLite, kKimiK2;
+extern const Family kMiniMaxM2, kHunyuan3, kGlm4MoeLite, kKimiK2, kQwen3VlMoe, kMistral4;
 
 namespace {
 
@@ -25,7 +25,8 @@ constexpr std::array kFamilies = {
     &kFalcon,     &kQwen2Moe, &kQwen3Moe,      &kMixtral,    &kOlmoe,      &kDeepseekV2,
     &kDeepseekV3, &kGlm4Moe,  &kGraniteMoe,    &kQwen3Next,  &kQwen35,     &kQwen35Moe,
     &kLfm2,       &kLfm2Moe,  &kGraniteHybrid, &kNemotronH,  &kKimiLinear, &kOlmoHybrid,
-    &kMiniMaxM2,  &kHunyuan3, &kGlm4MoeLite,   &kKimiK2,     &kGptOss};
+    &kMiniMaxM2,  &kHunyuan3, &kGlm4MoeLite,   &kKimiK2,     &kQwen3VlMoe, &kMistral4,
+    &kGptOss};
 
 }  // namespace
 

@@ -160,9 +160,17 @@ class FamilySource : public TensorSource {
     if (stored_.has_gguf_names()) return at;
     if (spec.is_text_tower) at.tensor = in_tower(at.tensor);
     if (stored_.has(at.tensor)) return at;
-    for (StoredAt& other : other_places(spec, tensor))
-      if (stored_.has(other.tensor)) return std::move(other);
-    return at;
+    std::vector<StoredAt> there = other_places(spec, tensor);
+    if (spec.is_text_tower)
+      for (StoredAt& other : there) other.tensor = in_tower(other.tensor);
+    std::erase_if(there, [&](const StoredAt& other) { return !stored_.has(other.tensor); });
+    // Inputs may be rows or columns: the shape says which.
+    const auto fits = [&](const StoredAt& other) {
+      return other.shape.empty() || stored_.info(other.tensor).shape == other.shape;
+    };
+    const auto found = std::ranges::find_if(there, fits);
+    if (found != there.end()) return std::move(*found);
+    return there.empty() ? at : std::move(there.front());
   }
 
   std::string in_tower(const std::string& name) const {

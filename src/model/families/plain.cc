@@ -71,9 +71,9 @@ StoredAt stored_hunyuan(const DecoderSpec&, const TensorSpec& tensor) {
   return {renamed(tensor.name, {{"q_norm", "query_layernorm"}, {"k_norm", "key_layernorm"}})};
 }
 
-// Queries of later positions grow (llama_4_scaling_beta), by nothing before the first training
-// stage's last position: only those positions are served.
-void read_ministral3(ConfigReader& reader, DecoderSpec& spec) {
+}  // namespace
+
+void limit_positions(ConfigReader& reader, DecoderSpec& spec) {
   const auto grows = [&](const char* key) {
     const json::Value* rope = reader.take(key);
     const json::Value* beta = rope ? rope->find("llama_4_scaling_beta") : nullptr;
@@ -84,12 +84,10 @@ void read_ministral3(ConfigReader& reader, DecoderSpec& spec) {
     spec.max_positions = std::min(spec.max_positions, static_cast<int>(original));
 }
 
-}  // namespace
-
 extern const Family kMinistral3{.name = "ministral3",
                                 .architecture = "Ministral3ForCausalLM",
                                 .head_dim = 128,
-                                .read = read_ministral3};
+                                .read = limit_positions};
 
 extern const Family kSeedOss{.name = "seed_oss",
                              .architecture = "SeedOssForCausalLM",

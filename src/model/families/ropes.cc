@@ -125,6 +125,8 @@ RopeSpec read_dictionary(const json::Value& value, const std::string& where,
   if (context.family.has_rotated_share)
     spec.rotated = rotated_of(rope.number("partial_rotary_factor", 1e-3, 1, context.rotated_share),
                               context.spec, where);
+  else if (context.family.name == "mistral4")
+    rope.take("partial_rotary_factor");  // qk_rope_head_dim says it, too
   else
     check_neutral(rope, "partial_rotary_factor", 1);
   // Hunyuan's alpha stretches the base once and for all, whatever the length.
@@ -147,7 +149,8 @@ RopeSpec read_dictionary(const json::Value& value, const std::string& where,
     rope.take(key);  // of no effect in the other types
   if (context.spec.is_text_tower || context.family.has_image_positions)
     for (const char* key : {"mrope_section", "mrope_interleaved"}) rope.take(key);
-  if (context.family.name == "ministral3") rope.take("llama_4_scaling_beta");
+  if (context.family.name == "ministral3" || context.family.name == "mistral4")
+    rope.take("llama_4_scaling_beta");
   rope.refuse_others();
   return spec;
 }
