@@ -56,10 +56,6 @@ Problem problem_of(const std::string& text, const std::string& where) {
   return problem;
 }
 
-std::string last_line(const std::string& text) {
-  return text.substr(text.rfind('\n') + 1);
-}
-
 }  // namespace
 
 // It reads and writes one end of a pair of sockets.

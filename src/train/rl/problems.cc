@@ -31,10 +31,6 @@ corpus::Turn make_turn(Task task, corpus::Random& random) {
   return corpus::make_copying(random);
 }
 
-std::string last_line(const std::string& text) {
-  return text.substr(text.rfind('\n') + 1);
-}
-
 // Arrays of as many elements, objects with the same keys in the same order, values of one type.
 bool is_alike(const json::Value& value, const json::Value& model) {
   if (value.is_array() && model.is_array())
@@ -63,6 +59,10 @@ Problem make_problem(uint64_t seed, corpus::Split split, int64_t index, Tasks ta
   corpus::Sample sample;
   sample.turns.push_back(make_turn(task, random));
   return {task, corpus::prompt_of(sample, 0), sample.turns[0].assistant};
+}
+
+std::string last_line(const std::string& text) {
+  return text.substr(text.rfind('\n') + 1);
 }
 
 double reward(const Problem& problem, const std::string& answer, bool ended) {

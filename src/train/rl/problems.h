@@ -34,6 +34,8 @@ struct Problem {
 // Problem number `index`: a function of (seed, split, index, tasks) alone; tasks take turns.
 Problem make_problem(uint64_t seed, corpus::Split split, int64_t index, Tasks tasks);
 
+std::string last_line(const std::string& text);
+
 // 1 or 0. `ended`: the answer came to its end by itself.
 double reward(const Problem& problem, const std::string& answer, bool ended);
 
