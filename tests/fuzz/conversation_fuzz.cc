@@ -8,6 +8,7 @@
 #include "base/check.h"
 #include "base/error.h"
 #include "frontend/openai.h"
+#include "frontend/responses.h"
 #include "tokenizer/make_tokenizer.h"
 
 using namespace invar;
@@ -161,8 +162,27 @@ Value item(Choices& choices) {
   return made;
 }
 
+Value property(Choices& choices) {
+  static constexpr std::string_view kTypes[] = {"string", "integer", "boolean",
+                                                "null",   "array",   "x"};
+  Object made;
+  add(choices, made, "type", [&] { return Value(choices.word(kTypes)); });
+  if (choices.below(4) == 0) made.emplace_back("enum", anything(choices));
+  if (choices.below(8) == 0) made.emplace_back("$ref", "#/$defs/D");
+  if (choices.below(8) == 0) made.emplace_back("pattern", text(choices));
+  return made;
+}
+
 Value schema(Choices& choices) {
-  return choices.below(2) ? anything(choices) : Value(Object{{"type", "object"}});
+  if (choices.below(2)) return anything(choices);
+  Object made = {{"type", "object"}};
+  if (choices.below(2) == 0) return made;
+  Object properties;
+  for (size_t i = choices.below(4); i > 0; --i)
+    properties.emplace_back(choices.word(kNames), property(choices));
+  made.emplace_back("properties", std::move(properties));
+  add(choices, made, "required", [&] { return Value(json::Array{choices.word(kNames)}); });
+  return made;
 }
 
 Value tool(Choices& choices) {
@@ -180,6 +200,7 @@ Value tool(Choices& choices) {
   Object function;
   add(choices, function, "name", [&] { return Value(choices.word(kNames)); });
   add(choices, function, "parameters", [&] { return schema(choices); });
+  if (choices.below(2) == 0) function.emplace_back("strict", true);
   add(choices, made, "function", [&] { return Value(function); });
   return made;
 }
@@ -203,10 +224,27 @@ Value body(Choices& choices, openai::Endpoint endpoint) {
   const char* const system = is_response ? "instructions" : "system";
   if (endpoint != openai::Endpoint::chat)
     add(choices, made, system, [&] { return content(choices); });
+  for (const char* name : {"background", "truncation", "store", "parallel_tool_calls"})
+    if (choices.below(8) == 7) made.emplace_back(name, choices.below(2) == 0);
+  if (choices.below(8) == 7)
+    made.emplace_back(
+        "response_format",
+        Object{{"type", "json_schema"}, {"json_schema", Object{{"schema", schema(choices)}}}});
   for (const char* name : {"thinking", "output_config", "context_management", "text", "reasoning",
                            "include", "response_format", "continue_final_message"})
     if (choices.below(8) == 7) made.emplace_back(name, anything(choices));
   return made;
+}
+
+// What is left of a conversation without its first turns has the others.
+void check_turns(const json::Array& items, size_t without) {
+  const size_t turns = openai::turns_of(items);
+  without = std::min(without, turns);
+  const json::Array left = openai::without_turns(items, without);
+  CHECK(openai::turns_of(left) == turns - without, "each turn is left out as a whole");
+  CHECK(without > 0 || left.size() == items.size(), "nothing is left out of all");
+  CHECK(without == turns || items.empty() || Value(left.back()) == items.back(),
+        "the last item stays");
 }
 
 ChatTemplate template_of(const char* source) {
@@ -230,14 +268,17 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
                                              openai::Endpoint::responses};
   const openai::Endpoint endpoint = kEndpoints[choices.below(std::size(kEndpoints))];
   const ChatTemplate& chat = kChats[choices.below(std::size(kChats))];
+  constexpr ToolFormat kFormats[] = {ToolFormat::tagged, ToolFormat::bare, ToolFormat::qwen3_coder,
+                                     ToolFormat::pythonic, ToolFormat::mistral};
   const Value earlier = list(choices, item);
+  check_turns(earlier.as_array(), choices.below(4));
   ConstraintCompiler constraints(kTokenizer);
   const openai::Context context{.vocab = 300,
                                 .tokenizer = &kTokenizer,
                                 .end_tokens = {kMade.eos_id},
                                 .chat = &chat,
                                 .clock = [] { return std::tm{.tm_mday = 1, .tm_year = 124}; },
-                                .tool_format = ToolFormat::tagged,
+                                .tool_format = kFormats[choices.below(std::size(kFormats))],
                                 .seal = choices.below(2) ? &kSeal : nullptr,
                                 .constraints = &constraints,
                                 .earlier = &earlier.as_array(),
