@@ -11,11 +11,26 @@ namespace invar {
 
 namespace {
 
-std::shared_ptr<const TokenTable> table_of(const Tokenizer& tokenizer) {
+// Special tokens have no bytes, but for these.
+std::shared_ptr<const TokenTable> table_of(const Tokenizer& tokenizer,
+                                           std::span<const int32_t> special) {
   std::vector<std::string> bytes(tokenizer.vocab_size());
   for (int32_t id = 0; id < tokenizer.vocab_size(); ++id)
     if (!tokenizer.is_special(id)) bytes[id] = tokenizer.token_bytes(id);
+  for (const int32_t id : special) bytes[id] = tokenizer.token_text(id);
   return std::make_shared<const TokenTable>(bytes);
+}
+
+// The special tokens that calls have as marks.
+std::vector<int32_t> marks_in(const json::Value& calls, const Tokenizer& tokenizer) {
+  constexpr size_t kMostMarks = 16;
+  std::vector<int32_t> special;
+  const json::Value* marks = calls.find("marks");
+  for (const json::Value& mark : marks && marks->is_array() ? marks->as_array() : json::Array())
+    if (const auto id = mark.is_string() ? tokenizer.id_of(mark.as_string()) : std::nullopt;
+        id && tokenizer.is_special(*id) && special.size() < kMostMarks)
+      special.push_back(*id);
+  return special;
 }
 
 grammar::Language choice_of(const json::Value& value) {
@@ -34,25 +49,48 @@ grammar::Language schema_of(const json::Value& value, std::string_view whitespac
                                        whitespace);
 }
 
-// Of forms_of (tool_calls.cc).
+// A member of what grammar_of_calls makes. Clients may send the like.
+const json::Value& member_of(const json::Value& value, const char* name) {
+  const json::Value* found = value.find(name);
+  if (!found) fail_usage("expected \"{}\" in {}", name, json::excerpt(value));
+  return *found;
+}
+
+// Form of a call (tool_calls.cc, form_of).
+grammar::CallForm form_in(const json::Value& value) {
+  grammar::CallForm form{.name = member_of(value, "name").as_string(),
+                         .is_strict = member_of(value, "strict").as_bool(),
+                         .parameters = {}};
+  for (const json::Value& one : member_of(value, "parameters").as_array()) {
+    grammar::CallParameter parameter{.name = member_of(one, "name").as_string(),
+                                     .is_required = member_of(one, "required").as_bool(),
+                                     .is_text = member_of(one, "text").as_bool(),
+                                     .texts = {},
+                                     .schema = member_of(one, "schema")};
+    for (const json::Value& text : member_of(one, "texts").as_array())
+      parameter.texts.push_back(text.as_string());
+    form.parameters.push_back(std::move(parameter));
+  }
+  return form;
+}
+
+grammar::Language named_calls_of(const json::Value& value, const grammar::CallMarks& marks,
+                                 bool once, const json::Value& answer) {
+  std::vector<grammar::NamedCall> calls;
+  for (const json::Value& one : member_of(value, "named").as_array())
+    calls.push_back({member_of(one, "name").as_string(), member_of(one, "arguments")});
+  std::vector<grammar::CallWords> ways;
+  for (const json::Value& one : member_of(value, "words").as_array())
+    ways.push_back({member_of(one, "before").as_string(), member_of(one, "between").as_string(),
+                    member_of(one, "after").as_string()});
+  if (calls.empty() || ways.empty()) fail_usage("expected calls and words around them, found none");
+  return grammar::named_calls_language(calls, ways, marks, once, answer);
+}
+
 std::vector<grammar::CallForm> forms_in(const json::Value& value) {
   std::vector<grammar::CallForm> forms;
-  for (const json::Value& one : value.as_array()) {
-    grammar::CallForm form{.name = one.find("name")->as_string(),
-                           .is_strict = one.find("strict")->as_bool(),
-                           .parameters = {}};
-    for (const json::Value& of : one.find("parameters")->as_array()) {
-      grammar::CallParameter parameter{.name = of.find("name")->as_string(),
-                                       .is_required = of.find("required")->as_bool(),
-                                       .is_text = of.find("text")->as_bool(),
-                                       .texts = {},
-                                       .schema = *of.find("schema")};
-      for (const json::Value& text : of.find("texts")->as_array())
-        parameter.texts.push_back(text.as_string());
-      form.parameters.push_back(std::move(parameter));
-    }
-    forms.push_back(std::move(form));
-  }
+  for (const json::Value& one : value.as_array()) forms.push_back(form_in(one));
+  if (forms.empty()) fail_usage("expected the form of at least one call, found none");
   return forms;
 }
 
@@ -66,6 +104,7 @@ grammar::Language calls_of(const json::Value& value) {
   const json::Value *forms = value.find("forms"), *found = value.find("answer");
   const json::Value answer = found ? *found : json::Value();
   const grammar::CallMarks marks{open->as_string(), close->as_string()};
+  if (value.find("named")) return named_calls_of(value, marks, once->as_bool(), answer);
   if (forms && marks.open.empty())
     return grammar::pythonic_calls_language(forms_in(*forms), once->as_bool(), answer);
   if (forms) return grammar::coder_calls_language(forms_in(*forms), marks, once->as_bool(), answer);
@@ -191,10 +230,15 @@ std::shared_ptr<Constraint> ConstraintCompiler::compile(const json::Value& all) 
   return kept.constraint;
 }
 
-std::shared_ptr<const TokenTable> ConstraintCompiler::tokens() {
+std::shared_ptr<const TokenTable> ConstraintCompiler::tokens(const json::Value& form) {
+  const std::vector<int32_t> special = marks_in(form, tokenizer_);
   const std::lock_guard lock(mutex_);
-  if (!tokens_) tokens_ = table_of(tokenizer_);
-  return tokens_;
+  const bool is_marked = !special.empty();
+  if (is_marked && special != special_) marked_tokens_ = nullptr;  // a server has one format
+  std::shared_ptr<const TokenTable>& table = is_marked ? marked_tokens_ : tokens_;
+  if (is_marked) special_ = special;
+  if (!table) table = table_of(tokenizer_, special);
+  return table;
 }
 
 std::shared_ptr<Constraint> ConstraintCompiler::made(const json::Value& what) {
@@ -202,14 +246,14 @@ std::shared_ptr<Constraint> ConstraintCompiler::made(const json::Value& what) {
   const auto& [kind, value] = members[members[0].first == "whitespace" ? 1 : 0];
   const grammar::Language language = language_of(kind, value, what.find("whitespace"));
   try {
-    return std::make_shared<Constraint>(language, tokens(), memory_);
+    return std::make_shared<Constraint>(language, tokens(value), memory_);
   } catch (const FormsFull&) {  // what is only kept gives way
     const std::lock_guard lock(mutex_);
     kept_.clear();
     last_text_ = {};
     last_ = nullptr;
   }
-  return std::make_shared<Constraint>(language, tokens(), memory_);
+  return std::make_shared<Constraint>(language, tokens(value), memory_);
 }
 
 void ConstraintCompiler::keep(const Digest& key, Kept kept) {

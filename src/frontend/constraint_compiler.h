@@ -52,7 +52,8 @@ class ConstraintCompiler {
   };
 
   std::shared_ptr<const ThoughtMarks> marks_of(ThoughtFormat format);
-  std::shared_ptr<const TokenTable> tokens();
+  // Of the form's marks those that are special tokens are text, too.
+  std::shared_ptr<const TokenTable> tokens(const json::Value& form);
   std::shared_ptr<Constraint> made(const json::Value& what);
   void keep(const Digest& key, Kept kept);
   void drop_oldest(bool refusals);
@@ -61,6 +62,8 @@ class ConstraintCompiler {
   const std::shared_ptr<FormMemory> memory_ = std::make_shared<FormMemory>();
   mutable std::mutex mutex_;                  // guards what follows
   std::shared_ptr<const TokenTable> tokens_;  // made when it is needed
+  std::shared_ptr<const TokenTable> marked_tokens_;
+  std::vector<int32_t> special_;  // that have a text in it
   std::map<Digest, Kept> kept_;
   int64_t uses_ = 0, compiled_ = 0;
   std::map<ThoughtFormat, std::shared_ptr<const ThoughtMarks>> marks_;

@@ -363,11 +363,12 @@ class Reader {
   // The schema of an answer that may be calls in its place: beside tools that nobody has to call,
   // in a format with a grammar. Null: there is none.
   const json::Value* schema_beside_calls(const Request& request, const json::Value& what) const {
+    static const json::Value kAnyObject = json::Object{{"type", "object"}};
     const json::Value* schema = what.is_object() ? what.find("json") : nullptr;
+    if (what.is_object() && what.find("json_object")) schema = &kAnyObject;
     const bool is_alone = schema && what.as_object().size() == 1;
     if (!is_alone || !schema->is_object() || !has_grammar(request.tools)) return nullptr;
-    const auto mark = context_.tokenizer->id_of(opening_mark(request.tools));
-    return mark && context_.tokenizer->is_special(*mark) ? nullptr : schema;
+    return schema;
   }
 
   // A field that asks for a form; `field` becomes its name.
@@ -409,15 +410,14 @@ class Reader {
     const bool once = !request.parallel_calls && format != ToolFormat::bare;
     const json::Value& tools = *fields_.find("tools");
     if (!once && !has_strict(tools) && answer.is_null()) return;
-    const auto mark = context_.tokenizer->id_of(opening_mark(format));
-    const bool is_special = mark && context_.tokenizer->is_special(*mark);
-    if (is_special && lenient_) return request.warnings.add(kNotHeld);
-    if (is_special)
-      fail_usage(
-          "strict tools and parallel_tool_calls false need a tokenizer in which {} is text, found "
-          "one in which it is special: ask for tool_choice required or a function",
-          opening_mark(format));
-    grammar_ = within("tools", [&] { return grammar_of_calls(tools, format, once, answer); });
+    const bool has_args = context_.tokenizer->id_of("[ARGS]").has_value();
+    try {
+      grammar_ =
+          within("tools", [&] { return grammar_of_calls(tools, format, once, answer, has_args); });
+    } catch (const UsageError&) {
+      if (!lenient_ || !answer.is_null()) throw;
+      request.warnings.add(kNotHeld);
+    }
   }
 
   // "none", "auto", "required" or {"type": "function", "function": {"name": ...}}
@@ -461,9 +461,8 @@ class Reader {
     if (!can_hold && is_held && lenient_) return request.warnings.add(kNotHeld);
     if (!can_hold && is_held)
       fail_usage(
-          "strict tools and parallel_tool_calls false need calls as hermes, llama3_json, "
-          "qwen3_coder or pythonic write them, found {}: ask for tool_choice required or a "
-          "function",
+          "strict tools and parallel_tool_calls false are not held to where calls are written as "
+          "{} writes them: ask for tool_choice required or a function",
           name_of(format));
   }
 

@@ -125,11 +125,52 @@ json::Value form_of(const json::Value& function, ToolFormat format) {
       {"name", *function.find("name")}, {"strict", is_held}, {"parameters", std::move(all)}};
 }
 
+// [CALL, ...], as older models of Mistral's write it.
+json::Value list_of_calls(json::Value call, bool once) {
+  json::Value list = json::Object{{"type", "array"}, {"items", std::move(call)}, {"minItems", 1}};
+  if (once) list.set("maxItems", 1);
+  return list;
+}
+
+// What stands around name and arguments of a call: grammar::CallWords.
+json::Array words_of(ToolFormat format) {
+  const auto words = [](const std::string& before, const std::string& between,
+                        const std::string& after) {
+    return json::Object{{"before", before}, {"between", between}, {"after", after}};
+  };
+  if (format == ToolFormat::mistral) return {words("", "[ARGS]", "")};
+  const std::string begin = "<｜tool▁call▁begin｜>", separator = "<｜tool▁sep｜>",
+                    end = "<｜tool▁call▁end｜>";
+  return {words(begin, separator, end),
+          words(begin + "function" + separator, "\n```json\n", "\n```" + end)};
+}
+
+std::string_view closing_mark(ToolFormat format) {
+  switch (format) {
+    case ToolFormat::tagged:
+    case ToolFormat::qwen3_coder:
+      return kClose;
+    case ToolFormat::deepseek_v3:
+      return "<｜tool▁calls▁end｜>";
+    default:
+      return "";
+  }
+}
+
 }  // namespace
 
 bool has_grammar(ToolFormat format) {
-  return format == ToolFormat::tagged || format == ToolFormat::bare ||
-         format == ToolFormat::qwen3_coder || format == ToolFormat::pythonic;
+  switch (format) {
+    case ToolFormat::tagged:
+    case ToolFormat::bare:
+    case ToolFormat::qwen3_coder:
+    case ToolFormat::pythonic:
+    case ToolFormat::mistral:
+    case ToolFormat::deepseek_v3:
+      return true;
+    default:
+      return false;
+  }
 }
 
 json::Value grammar_of_call(const json::Value& tools, const std::string& name) {
@@ -152,30 +193,44 @@ bool has_strict(const json::Value& tools) {
 }
 
 json::Value grammar_of_calls(const json::Value& tools, ToolFormat format, bool once,
-                             const json::Value& answer) {
+                             const json::Value& answer, bool has_args) {
   const bool is_tagged = format == ToolFormat::tagged;
+  const bool is_list = format == ToolFormat::mistral && !has_args;
+  const bool is_named =
+      format == ToolFormat::deepseek_v3 || (format == ToolFormat::mistral && has_args);
   const bool has_forms = format == ToolFormat::qwen3_coder || format == ToolFormat::pythonic;
-  const char* key = is_tagged ? "arguments" : "parameters";
-  json::Array calls, forms;
+  const char* key = is_tagged || is_list ? "arguments" : "parameters";
+  json::Array calls, forms, named;
   for (const json::Value& tool : tools.as_array()) {
     const json::Value& function = function_of(tool);
     if (has_forms) forms.push_back(form_of(function, format));
     const json::Value arguments = is_strict(function)
                                       ? parameters_of(function)
                                       : json::Value(json::Object{{"type", "object"}});
+    if (is_named)
+      named.push_back(json::Object{{"name", *function.find("name")}, {"arguments", arguments}});
     calls.push_back(
-        schema_of_call(function, arguments, key, fmt::format("/anyOf/{}", calls.size())));
+        schema_of_call(function, arguments, key,
+                       fmt::format("{}/anyOf/{}", is_list ? "/items" : "", calls.size())));
   }
   if (format == ToolFormat::bare && !answer.is_null()) {
     calls.push_back(moved(answer, fmt::format("/anyOf/{}", calls.size())));
     return json::Object{{"json", json::Object{{"anyOf", std::move(calls)}}}};
   }
-  const bool closes = is_tagged || format == ToolFormat::qwen3_coder;
+  json::Value call = json::Object{{"anyOf", std::move(calls)}};
+  if (is_list) call = list_of_calls(std::move(call), once);
+  json::Array marks;
+  for (const std::string_view mark : marks_of(format)) marks.emplace_back(mark);
   json::Value form = json::Object{{"open", std::string(opening_mark(format))},
-                                  {"close", std::string(closes ? kClose : "")},
+                                  {"close", std::string(closing_mark(format))},
                                   {"once", once},
-                                  {"call", json::Object{{"anyOf", std::move(calls)}}}};
+                                  {"call", std::move(call)},
+                                  {"marks", std::move(marks)}};
   if (has_forms) form.set("forms", std::move(forms));
+  if (is_named) {
+    form.set("named", std::move(named));
+    form.set("words", words_of(format));
+  }
   if (!answer.is_null()) form.set("answer", answer);
   return json::Object{{"calls", std::move(form)}};
 }

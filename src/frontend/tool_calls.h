@@ -54,9 +54,10 @@ json::Value grammar_of_call(const json::Value& tools, const std::string& name);
 // them: arguments are held to the schemas of the tools that say "strict" and are any objects of the
 // others, but for pythonic, where all are held to. `once`: the first call ends the answer.
 // `answer`: null, or the schema of what an answer without calls is. Throws UsageError where a tool
-// is none, or its schema asks for what the format cannot hold to.
+// is none, or its schema asks for what the format cannot hold to. `has_args`: whether [ARGS] is a
+// token, with which newer models of Mistral's write calls.
 json::Value grammar_of_calls(const json::Value& tools, ToolFormat format, bool once,
-                             const json::Value& answer = {});
+                             const json::Value& answer = {}, bool has_args = false);
 bool has_grammar(ToolFormat format);
 bool has_strict(const json::Value& tools);
 // What stands before a call.

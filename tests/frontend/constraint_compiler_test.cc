@@ -81,5 +81,24 @@ TEST(ConstraintCompiler, FormsAreFewEnoughForTheirMemory) {
   EXPECT_TRUE(form(next));
 }
 
+// Clients may name this form, too.
+TEST(ConstraintCompiler, CallsThatMakeNoSenseAreRefused) {
+  ConstraintCompiler compiler(tokenizer());
+  for (const char* form : {R"({"forms": 5})", R"({"forms": []})", R"({"forms": [{}]})",
+                           R"({"forms": [{"name": "f", "strict": true, "parameters": [{}]}]})",
+                           R"({"named": [], "words": []})", R"({"named": [{}]})",
+                           R"({"named": [{"name": "f", "arguments": {}}], "words": [{}]})",
+                           R"({"named": 1, "words": 2})", R"({"answer": 3})"}) {
+    json::Value calls = json::parse(form, "test");
+    for (const char* open : {"<a>", ""}) {
+      calls.set("open", open);
+      calls.set("close", "</a>");
+      calls.set("once", true);
+      calls.set("call", 5);
+      EXPECT_THROW(compiler.compile(json::Object{{"calls", calls}}), UsageError) << form;
+    }
+  }
+}
+
 }  // namespace
 }  // namespace invar

@@ -539,6 +539,52 @@ TEST(Constraint, CallsAsQwen3CoderWritesThem) {
   }
 }
 
+TEST(Constraint, CallsByName) {
+  const grammar::CallWords ways[] = {{"<c>", "<s>", "<e>"},
+                                     {"<c>function<s>", "\n```json\n", "\n```<e>"}};
+  const grammar::NamedCall calls[] = {
+      {"f",
+       json::parse(
+           R"({"type": "object", "properties": {"days": {"type": "integer"}}, "required": ["days"]})",
+           "test")},
+      {"g", json::parse(R"({"type": "object", "properties": {}, "additionalProperties": false})",
+                        "test")}};
+  const grammar::CallWords plain[] = {{"", "[ARGS]", ""}};
+  const std::string one = R"(<c>f<s>{"days": 3}<e>)", other = "<c>g<s>{}<e>",
+                    fenced = "<c>function<s>g\n```json\n{}\n```<e>";
+  for (const bool once : {false, true}) {
+    Constraint constraint(grammar::named_calls_language(calls, ways, {"<a>", "</a>"}, once, {}),
+                          tokens());
+    for (const std::string& text : {std::string("text"), "<a>" + one + "</a>",
+                                    "<a>" + other + "</a>", "so <a>" + fenced + "</a>"})
+      EXPECT_TRUE(matches(constraint, text)) << text;
+    for (const std::string& text :
+         {std::string("<a></a>"), "<a>" + one, std::string(R"(<a><c>f<s>{"days": "x"}<e></a>)"),
+          std::string("<a><c>h<s>{}<e></a>"), std::string("<a><c>g<s>{}</a>")})
+      EXPECT_FALSE(matches(constraint, text)) << text;
+    EXPECT_EQ(matches(constraint, "<a>" + one + "\n" + other + "</a>"), !once);
+    Constraint bare(grammar::named_calls_language(calls, plain, {"[TOOL_CALLS]", ""}, once, {}),
+                    tokens());
+    EXPECT_TRUE(matches(bare, "[TOOL_CALLS]g[ARGS]{}"));
+    EXPECT_EQ(matches(bare, R"(x [TOOL_CALLS]g[ARGS]{}[TOOL_CALLS]f[ARGS]{"days": 1})"), !once);
+    EXPECT_FALSE(matches(bare, "[TOOL_CALLS]g[ARGS]{} [TOOL_CALLS]h"));
+  }
+}
+
+// Twenty parameters that may be left out: each is read once.
+TEST(Constraint, ManyKeywordsThatNobodyNeeds) {
+  grammar::CallForm form{.name = "f", .parameters = {}};
+  for (int i = 0; i < 40; ++i)
+    form.parameters.push_back({.name = fmt::format("k{}", i),
+                               .texts = {},
+                               .schema = json::parse(R"({"type": "integer"})", "test")});
+  Constraint constraint(grammar::pythonic_calls_language({&form, 1}, true, {}), tokens());
+  for (const char* text : {"[f()]", "[f(k0=1)]", "[f(k3=1, k39=2)]"})
+    EXPECT_TRUE(matches(constraint, text)) << text;
+  for (const char* text : {"[f(k3=1, k2=2)]", "[f(, k1=1)]", "[f(k1=1,)]"})
+    EXPECT_FALSE(matches(constraint, text)) << text;
+}
+
 TEST(Constraint, PythonicCalls) {
   for (const bool once : {false, true}) {
     Constraint constraint(grammar::pythonic_calls_language(call_forms(), once, {}), tokens());

@@ -5,6 +5,7 @@ import json
 import os
 import pathlib
 import re
+import subprocess
 import sys
 import tempfile
 import unittest
@@ -238,8 +239,19 @@ class Agents(unittest.TestCase):
                                                                                                    "required": ["x"], "additionalProperties": False}}}
         tool = lambda **more: {"type": "function", "function": {"name": "plan", "strict": True, "parameters": {**parameters, **more}}}
         form = {"type": "json_schema", "json_schema": {"name": "x", "schema": {"enum": ["yes", "no"]}}}
-        for name in ("hermes", "llama3_json", "qwen3_coder", "pythonic"):
-            served = Served(INVAR, "--tool-call-parser", name, "--max-model-len", "2048")
+        with tempfile.TemporaryDirectory(prefix="invar-agents-") as folder:
+            model, template = pathlib.Path(folder, "model"), pathlib.Path(folder, "chat.jinja")
+            template.write_text(SHOWING)
+            subprocess.run([INVAR, "make-model", model], check=True, capture_output=True)
+            for file in model.glob("*token*.json"):  # a special token is the mark of calls
+                file.write_text(file.read_text().replace("<|im_start|>", "<tool_call>"))
+            command = [INVAR, "serve", model, "--host", "127.0.0.1", "--port", "0", "--max-model-len", "2048", "--threads", "1",
+                       "--kv-cache-memory", "0.1", "--tool-call-parser", "hermes", "--chat-template", str(template)]
+            special = Served(INVAR, command=command)
+            mark = special.post("/tokenize", prompt="<tool_call>", add_special_tokens=False)["tokens"]
+            self.assertEqual(len(mark), 1)
+        for name in ("hermes", "llama3_json", "qwen3_coder", "pythonic", "mistral", "deepseek_v3", "a special token"):
+            served = special if name == "a special token" else Served(INVAR, "--tool-call-parser", name, "--max-model-len", "2048")
             kinds = set()
             for seed in range(40):
                 told = served.post(CHAT, messages=HI, tools=[tool()], response_format=form, seed=seed, max_tokens=300, temperature=2,
@@ -257,6 +269,15 @@ class Agents(unittest.TestCase):
                 if len(kinds) == 2 and seed > 5:
                     break
             self.assertEqual(kinds, {True, False}, name)
+            kinds = set()
+            for seed in range(40):
+                told = served.post(CHAT, messages=HI, tools=[tool()], response_format={"type": "json_object"}, seed=seed, max_tokens=250,
+                                   temperature=2)["choices"][0]["message"]
+                kinds.add(bool(told.get("tool_calls")))
+                self.assertTrue(told.get("tool_calls") or told["content"].startswith("{"), (name, told))
+                if len(kinds) == 2:
+                    break
+            self.assertIn(False, kinds, name)
             if name == "qwen3_coder":
                 status, _, answer = served.ask("POST", CHAT, dict(messages=HI, tools=[tool(properties={"mode": {"type": "string", "pattern": "a"}})]))
                 self.assertEqual((status, answer["error"]["param"]), (400, "tools"))

@@ -116,15 +116,20 @@ Expr coder_call(Language& language, const CallForm& call) {
   return language.sequence(parts);
 }
 
-// Keywords of a call from parameter `at` on; `first`: none stands before them.
-Expr keywords(Language& language, const CallForm& call, size_t at, bool first) {
-  if (at == call.parameters.size()) return language.empty();
-  const CallParameter& parameter = call.parameters[at];
-  const Expr one = language.sequence({language.text((first ? "" : ", ") + parameter.name + "="),
-                                      add_json_schema(language, parameter.schema, kCompact),
-                                      keywords(language, call, at + 1, false)});
-  if (parameter.is_required) return one;
-  return language.choice({one, keywords(language, call, at + 1, first)});
+// Keywords of a call in their order: from the last on, what may follow where one stands before and
+// where none does.
+Expr keywords(Language& language, const CallForm& call) {
+  Expr later = language.empty(), first = later;
+  for (size_t i = call.parameters.size(); i-- > 0;) {
+    const CallParameter& parameter = call.parameters[i];
+    const Expr value =
+        language.sequence({language.text(parameter.name + "="),
+                           add_json_schema(language, parameter.schema, kCompact), later});
+    const Expr behind = language.sequence({language.text(", "), value});
+    first = parameter.is_required ? value : language.choice({value, first});
+    later = parameter.is_required ? behind : language.choice({behind, later});
+  }
+  return first;
 }
 
 // [NAME(KEY=JSON, ...), ...]
@@ -132,7 +137,7 @@ Expr pythonic_calls(Language& language, std::span<const CallForm> calls, bool on
   std::vector<Expr> options;
   for (const CallForm& call : calls)
     options.push_back(language.sequence(
-        {language.text(call.name + "("), keywords(language, call, 0, true), language.text(")")}));
+        {language.text(call.name + "("), keywords(language, call), language.text(")")}));
   const Expr one = language.choice(options);
   const Expr more =
       language.repeat(language.sequence({language.text(", "), one}), 0, once ? 0 : kEndless);
@@ -180,6 +185,24 @@ Language coder_calls_language(std::span<const CallForm> calls, const CallMarks& 
     std::vector<Expr> options;
     for (const CallForm& call : calls) options.push_back(coder_call(language, call));
     return language.choice(options);
+  });
+}
+
+Language named_calls_language(std::span<const NamedCall> calls, std::span<const CallWords> ways,
+                              const CallMarks& marks, bool once, const json::Value& answer) {
+  return calls_language(marks, once, answer, "", [&](Language& language) {
+    std::vector<Expr> options;
+    for (const NamedCall& call : calls) {
+      const Expr arguments = add_json_schema(language, call.arguments, kAnyLayout);
+      for (const CallWords& words : ways)
+        options.push_back(
+            language.sequence({language.text(words.before + call.name + words.between), arguments,
+                               language.text(words.after)}));
+    }
+    const Expr one = language.choice(options);
+    if (marks.close.empty()) return one;
+    const Expr next = language.sequence({language.optional(language.text("\n")), one});
+    return language.sequence({one, language.repeat(next, 0, once ? 0 : kEndless)});
   });
 }
 

@@ -68,6 +68,17 @@ struct CallForm {
 // The same of calls as qwen3_coder writes them: <function=NAME>, <parameter=NAME>.
 Language coder_calls_language(std::span<const CallForm> calls, const CallMarks& marks, bool once,
                               const json::Value& answer);
+// A call as a name and JSON of its arguments among words.
+struct NamedCall {
+  std::string name;
+  json::Value arguments;  // their schema
+};
+struct CallWords {
+  std::string before, between, after;  // the name; the name and the arguments; the arguments
+};
+// The same of such calls, each in one of the ways; between marks with an end there may be several.
+Language named_calls_language(std::span<const NamedCall> calls, std::span<const CallWords> ways,
+                              const CallMarks& marks, bool once, const json::Value& answer);
 // [NAME(KEY=JSON, ...), ...] as the whole answer, or text that begins otherwise, or JSON of
 // `answer`.
 Language pythonic_calls_language(std::span<const CallForm> calls, bool once,
