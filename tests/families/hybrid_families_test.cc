@@ -148,5 +148,29 @@ TEST(HybridFamilies, GraniteHasExpertsBesideADenseNetworkOrThatAlone) {
       "found 2880 and 3072");
 }
 
+// The part that reads text of a model that reads images, too, is DeepSeek-V3's class.
+TEST(HybridFamilies, KimiK25HasATextOfKimiK2) {
+  const DecoderSpec spec = parse(R"({"architectures": ["KimiK25ForConditionalGeneration"],
+    "model_type": "kimi_k25", "ignore_index": -100, "media_placeholder_token_id": 163605,
+    "tie_word_embeddings": false, "use_unified_vision_chunk": true, "video_placeholder": "<|video|>",
+    "vision_config": {"vt_hidden_size": 1152}, "text_config": {"architectures": ["DeepseekV3ForCausalLM"],
+    "model_type": "kimi_k2", "first_k_dense_replace": 1, "hidden_act": "silu", "hidden_size": 7168,
+    "intermediate_size": 18432, "kv_lora_rank": 512, "max_position_embeddings": 262144,
+    "moe_intermediate_size": 2048, "moe_layer_freq": 1, "n_group": 1, "n_routed_experts": 384,
+    "n_shared_experts": 1, "norm_topk_prob": true, "num_attention_heads": 64, "num_experts_per_tok": 8,
+    "num_hidden_layers": 3, "num_key_value_heads": 64, "num_nextn_predict_layers": 0, "q_lora_rank": 1536,
+    "qk_nope_head_dim": 128, "qk_rope_head_dim": 64, "rms_norm_eps": 1e-05,
+    "rope_scaling": {"beta_fast": 32.0, "beta_slow": 1.0, "factor": 64.0, "mscale": 1.0, "mscale_all_dim": 1.0,
+    "original_max_position_embeddings": 4096, "type": "yarn"}, "rope_theta": 50000.0,
+    "routed_scaling_factor": 2.827, "scoring_func": "sigmoid", "topk_group": 1, "topk_method": "noaux_tc",
+    "v_head_dim": 128, "vocab_size": 163840}})");
+  EXPECT_EQ(spec.family, "kimi_k2");
+  EXPECT_TRUE(spec.is_text_tower);
+  EXPECT_EQ(letters(spec), "afaeae");
+  EXPECT_EQ(spec.layer(1).experts()->routing.experts, 384);
+  EXPECT_EQ(spec.layer(0).attention()->rope->factor, 64);
+  EXPECT_EQ(spec.layer(0).attention()->latent->norm_eps, 1e-6f);
+}
+
 }  // namespace
 }  // namespace invar

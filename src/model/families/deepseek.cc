@@ -218,7 +218,11 @@ StoredAt stored(const DecoderSpec& spec, const TensorSpec& tensor) {
   }
 }
 
-constexpr float kLatentEps = 1e-6f;  // of GLM 4.7 and Mistral 4, whatever the model's is
+constexpr float kLatentEps = 1e-6f;  // of GLM 4.7, Kimi K2 and Mistral 4, whatever the model's is
+
+void set_latent_eps(DecoderSpec& spec) {
+  change_layers(spec, [](LayerSpec& layer) { layer.attention()->latent->norm_eps = kLatentEps; });
+}
 
 // ---- Mistral Small 4: a softmax over all experts, groups by their best two.
 
@@ -231,14 +235,14 @@ void read_mistral(ConfigReader& reader, DecoderSpec& spec) {
   experts.routing.pair_score = experts.routing.groups > 1;
   check_neutral(reader, "rope_interleave", true);
   set_layers(reader, spec, experts);
-  change_layers(spec, [](LayerSpec& layer) { layer.attention()->latent->norm_eps = kLatentEps; });
+  set_latent_eps(spec);
   limit_positions(reader, spec);
 }
 
 void imply_mistral(DecoderSpec& spec) {
   imply_latent(spec);
   imply_experts(spec, {.renormalised = true, .epsilon = 1e-20f});
-  change_layers(spec, [](LayerSpec& layer) { layer.attention()->latent->norm_eps = kLatentEps; });
+  set_latent_eps(spec);
 }
 
 // ---- GLM 4.7 Flash
@@ -260,9 +264,16 @@ void read_glm_lite(ConfigReader& reader, DecoderSpec& spec) {
   }
 }
 
-void imply_glm_lite(DecoderSpec& spec) {
+// ---- Kimi K2: V3, whose norms of latents have that eps where the model's is another one.
+
+void read_kimi(ConfigReader& reader, DecoderSpec& spec) {
+  read_v3(reader, spec);
+  set_latent_eps(spec);
+}
+
+void imply_kimi(DecoderSpec& spec) {
   imply_v3(spec);
-  change_layers(spec, [](LayerSpec& layer) { layer.attention()->latent->norm_eps = kLatentEps; });
+  set_latent_eps(spec);
 }
 
 }  // namespace
@@ -281,17 +292,17 @@ extern const Family kGlm4MoeLite{.name = "glm4_moe_lite",
                                  .read = read_glm_lite,
                                  .write = write_v3,
                                  .stored = stored,
-                                 .imply = imply_glm_lite};
+                                 .imply = imply_kimi};
 
 // Kimi K2: DeepSeek-V3's class, as its config.json says.
 extern const Family kKimiK2{.name = "kimi_k2",
                             .architecture = "DeepseekV3ForCausalLM",
                             .other_architecture = "DeepseekV3ForCausalLM",
                             .read_sizes = read_sizes,
-                            .read = read_v3,
+                            .read = read_kimi,
                             .write = write_v3,
                             .stored = stored,
-                            .imply = imply_v3};
+                            .imply = imply_kimi};
 
 extern const Family kDeepseekV2{.name = "deepseek_v2",
                                 .architecture = "DeepseekV2ForCausalLM",
