@@ -161,13 +161,16 @@ NumbersAsked Server::decisions_asked(const HttpRequest& request, const json::Val
   Likelihoods likelihoods(admission_.salt_of(options_.keys.owner(request)), admission_.context());
   std::vector<Question> questions;
   for (const json::Value& value : list_of(needed(body, "questions"), "questions", kMostQuestions)) {
-    Question& question = questions.emplace_back(question_of(value));
-    const std::vector<int32_t> prompt = admission_.chat_tokens(chat_of(body, question));
+    Question& question =
+        questions.emplace_back(said_of("questions", [&] { return question_of(value); }));
+    const std::vector<int32_t> prompt =
+        said_of("input", [&] { return admission_.chat_tokens(chat_of(body, question)); });
     for (const Option& option : question.options) {
       std::vector<int32_t> text = admission_.text_tokens(option.said, false);
       // No option is another one's beginning.
       if (const auto end = admission_.end_of_answer()) text.push_back(*end);
-      question.likelihoods.push_back(likelihoods.add(prompt, text));
+      question.likelihoods.push_back(
+          said_of("input", [&] { return likelihoods.add(prompt, text); }));
     }
   }
   if (questions.empty()) fail_usage("expected at least one of questions, found none");

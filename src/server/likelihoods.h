@@ -9,6 +9,8 @@
 #include <vector>
 
 #include "engine/request.h"
+#include "errors.h"
+#include "frontend/body_fields.h"
 
 namespace invar::server {
 
@@ -46,5 +48,19 @@ class Likelihoods {
   size_t count_ = 0, bytes_ = 0;
   int64_t prompt_tokens_ = 0;
 };
+
+// f(); what it refuses of a chat that was made of a field, or of no field, is said of the field.
+template <typename F>
+auto said_of(const char* field, F f) {
+  try {
+    return f();
+  } catch (const ApiError& error) {
+    ApiError own = error;
+    if (own.param.empty() || own.param == "messages") own.param = field;
+    throw own;
+  } catch (const UsageError& error) {
+    throw FieldError(field, error.what());
+  }
+}
 
 }  // namespace invar::server

@@ -51,8 +51,9 @@ PairsAsked by_likelihood(const Admission& admission, const std::vector<Pair>& pa
   const auto yes = admission.text_tokens("yes", false), no = admission.text_tokens("no", false);
   Likelihoods likelihoods(salt, admission.context());
   for (const Pair& pair : pairs) {
-    const std::vector<int32_t> prompt = admission.chat_tokens(judged(pair, instruction));
-    likelihoods.add(prompt, yes);
+    const std::vector<int32_t> prompt =
+        said_of("documents", [&] { return admission.chat_tokens(judged(pair, instruction)); });
+    said_of("documents", [&] { return likelihoods.add(prompt, yes); });
     likelihoods.add(prompt, no);
   }
   return {.requests = likelihoods.requests(),

@@ -17,6 +17,7 @@ import time
 from served import Served, read_all
 
 COMPLETIONS, CHAT, RESPONSES, EMBEDDINGS = "/v1/completions", "/v1/chat/completions", "/v1/responses", "/v1/embeddings"
+DECISIONS, QUESTION = "/v1/decisions", {"type": "predicate", "question": "Is it?"}
 HI = [{"role": "user", "content": "hi"}]
 FLAGS = ("--api-key", "k", "--header-timeout", "2", "--timeout-keep-alive", "60", "--max-body-mib", "1")
 KEY = "Authorization: Bearer k\r\n"
@@ -105,6 +106,19 @@ def bodies():
                 ("no input", RESPONSES, {}, "input"), ("an input that is a number", RESPONSES, {"input": 3}, "input"), ("one that goes on behind", RESPONSES, {"input": "x", "background": True}, "background"), ("an earlier response", RESPONSES, {"input": "x", "previous_response_id": "y"}, "previous_response_id"),
                 ("no text", EMBEDDINGS, {"input": []}, "input"), ("an empty text", EMBEDDINGS, {"input": ""}, ""), ("a text that does not fit", EMBEDDINGS, {"input": "word " * 3000}, "tokens"),
                 ("a form of numbers", EMBEDDINGS, {"input": "x", "encoding_format": "hex"}, "encoding_format"), ("texts that are objects", EMBEDDINGS, {"input": [{}]}, "prompt"),
+                ("no questions", DECISIONS, {"input": "x"}, "questions"), ("questions that are texts", DECISIONS, {"input": "x", "questions": ["y"]}, "objects"),
+                ("an input that is an object", DECISIONS, {"input": {}, "questions": [QUESTION]}, "input"), ("a question without words", DECISIONS, {"input": "x", "questions": [{"type": "predicate"}]}, "question"),
+                ("choices that are numbers", DECISIONS, {"input": "x", "questions": [{**QUESTION, "type": "choice", "choices": [1, 2]}]}, "choices"),
+                ("levels that are negative", DECISIONS, {"input": "x", "questions": [{**QUESTION, "type": "score", "levels": -1}]}, "levels"),
+                ("more levels than a number has", DECISIONS, {"input": "x", "questions": [{**QUESTION, "type": "score", "levels": 10 ** 30}]}, "levels"),
+                ("messages that are numbers", DECISIONS, {"input": [1], "questions": [QUESTION]}, ""), ("an input that does not fit", DECISIONS, {"input": "word " * 3000, "questions": [QUESTION]}, ""),
+                ("no documents", "/v1/rerank", {"query": "x"}, "documents"), ("documents that are lists", "/v1/rerank", {"query": "x", "documents": [[]]}, "documents"),
+                ("documents without a text", "/v1/rerank", {"query": "x", "documents": [{}]}, "text"), ("a query of an object", "/v1/rerank", {"query": {}, "documents": ["x"]}, "text"),
+                ("a document that does not fit", "/v1/rerank", {"query": "x", "documents": ["word " * 3000]}, ""), ("no texts", "/v1/score", {}, "text_1"),
+                ("lists of two lengths", "/v1/score", {"text_1": ["a", "b"], "text_2": ["c", "d", "e"]}, "text_1"),
+                ("nothing to count", RESPONSES + "/input_tokens", {}, "input"), ("calls without a name", COMPLETIONS, {"prompt": "x", "structured_outputs": {"calls": {
+                    "open": "<a>", "close": "b", "once": True, "call": {}, "forms": [{}]}}}, "name"),
+                ("calls by numbers", COMPLETIONS, {"prompt": "x", "structured_outputs": {"calls": {"open": "<a>", "close": "b", "once": True, "call": {}, "named": [{"name": 1, "arguments": 2}], "words": [3]}}}, ""),
                 ("negative ids", "/detokenize", {"tokens": [-1]}, "token"), ("ids that are texts", "/detokenize", {"tokens": ["a"]}, "token"), ("nothing to tokenize", "/tokenize", {}, "prompt"))
 
 
