@@ -328,6 +328,16 @@ class Judge(unittest.TestCase):
         self.assertEqual(one, alone)
         self.assertNotEqual(self.decide(input="A bird sang.")["answers"], alone, "the control: another input")
 
+    def test_a_verdict_does_not_depend_on_where_it_is_computed(self):
+        alone = self.decide()["answers"], self.served.post("/v1/score", text_1="a", text_2=["b", "c"])["data"]
+        for flags in (("--engine-process", "--data-parallel-size", "2"), ("--tensor-parallel-size", "2"), ("--speculative-config", '{"method": "ngram"}'),
+                      ("--arith", "control")):
+            served = Served(INVAR, command=[INVAR, "serve", STORY, "--host", "127.0.0.1", "--port", "0", *FAST, *flags])
+            found = (served.post("/v1/decisions", input="A fox ran.", questions=self.QUESTIONS)["answers"],
+                     served.post("/v1/score", text_1="a", text_2=["b", "c"])["data"])
+            self.assertEqual(served.stop(), 0)
+            self.assertEqual(found == alone, "control" not in flags, flags)  # the control: another arithmetic
+
     def test_a_conversation_is_an_input_too(self):
         messages = [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "A fox ran."}]
         told = self.decide(input=messages, instructions="Be fair.", questions=self.QUESTIONS[:1])
