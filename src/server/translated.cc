@@ -7,7 +7,11 @@ namespace invar::server {
 std::shared_ptr<Translated> Translated::make(std::shared_ptr<Exchange> client, std::string path,
                                              std::string body, Back back, Threads threads) {
   const auto inner = std::make_shared<Translated>();
-  inner->body_place = std::move(client->body_place);
+  // Given back on the serving thread, whichever lets go of the exchange last.
+  inner->body_place = std::shared_ptr<void>(
+      nullptr, [place = std::move(client->body_place), serving = threads.serving](void*) mutable {
+        serving([last = std::move(place)] {});
+      });
   client->drop_body();
   inner->request = client->request;
   inner->request.path = std::move(path);

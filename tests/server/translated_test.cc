@@ -36,6 +36,22 @@ TEST(Translated, TheRequestIsTheOtherEndpointsAndTheClientsBodyIsGone) {
   EXPECT_TRUE(c.client->request.body.empty());
 }
 
+TEST(Translated, TheRoomOfTheBodyIsGivenBackOnTheServingThread) {
+  std::vector<std::function<void()>> posted;
+  const auto client = std::make_shared<FakeExchange>();
+  const auto place = std::make_shared<int>(0);
+  client->body_place = place;
+  auto inner = Translated::make(
+      client, "/v1/completions", "{}", [](const json::Value& answer) { return answer; },
+      {.pool = nullptr,
+       .serving = [&](std::function<void()> task) { posted.push_back(std::move(task)); }});
+  inner = nullptr;  // as a task of the pool lets go of it
+  EXPECT_EQ(place.use_count(), 2) << "it was given back where the exchange went";
+  EXPECT_EQ(posted.size(), 1u);
+  posted.clear();
+  EXPECT_EQ(place.use_count(), 1);
+}
+
 TEST(Translated, AGoodAnswerIsTranslatedAndAnErrorIsNot) {
   Case good, bad;
   good.inner->more_headers = {{"x", "y"}};
