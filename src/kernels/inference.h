@@ -417,6 +417,9 @@ struct ExpertMatmulParams {
   MatmulParams each;               // its w is the stack, its bias [experts][N] or null
   const int32_t* begin;            // [experts + 1]
   Operation<MatmulParams> matmul;  // of the same table
+  // No operation between the one that wrote `begin` and this one has read it. A GPU's kernel must
+  // wait then, and else may start to read weights while the kernel before it runs.
+  bool is_first_reader = false;
 };
 // The same of gated products: w is a stack of pairs.
 struct ExpertGatedMatmulParams {

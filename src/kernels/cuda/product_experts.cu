@@ -194,18 +194,16 @@ void launch_tiles(const Matrix& w, ExpertGrid grid, int64_t below, const End& en
 }
 
 template <int kTokens, typename Params>
-void experts(const Params& p, const int32_t* begin, const Execution& on) {
+void experts(const Params& p, const int32_t* begin, bool has_lists, const Execution& on) {
   const auto end = end_of(p);
   const Matrix& w = weights_of(p);
   const int64_t experts = w.count / decltype(end_of(p))::kMatrices;
   // An expert has a tile of its own for the rest of its rows, but no row has two.
   const int64_t below = std::min(p.rows, std::min(p.rows, experts) + p.rows / kTokens);
-  // The gated product comes first and waits for the lists; heads have none.
-  constexpr bool kHasLists = decltype(end_of(p))::kMatrices == 1;
   // Of few rows, which hardly ever are more than a tile's of one expert.
   const bool is_once = kTokens == 8 && p.rows <= 8 * kTokens;
   launch_tiles<kTokens>(
-      w, {.begin = begin, .is_once = is_once, .has_lists = kHasLists}, below, end,
+      w, {.begin = begin, .is_once = is_once, .has_lists = has_lists}, below, end,
       [&](int x_rows, int w_rows) { return expert_maps_of(p, x_rows, w_rows); }, on);
 }
 
@@ -230,14 +228,15 @@ void heads(const HeadsMatmulParams& p, const Execution& on) {
 
 // Tiles of about as many rows as an expert gets.
 template <typename Params>
-void choose(const Params& p, int64_t count, const int32_t* begin, const Execution& on) {
+void choose(const Params& p, int64_t count, const int32_t* begin, bool has_lists,
+            const Execution& on) {
   if (p.rows == 0 || count == 0) return;
   const int64_t usual = p.rows / count;
-  if (usual <= 4) return experts<8>(p, begin, on);
-  if (usual <= 10) return experts<16>(p, begin, on);
-  if (usual <= 24) return experts<32>(p, begin, on);
-  if (usual <= 56) return experts<64>(p, begin, on);
-  experts<128>(p, begin, on);
+  if (usual <= 4) return experts<8>(p, begin, has_lists, on);
+  if (usual <= 10) return experts<16>(p, begin, has_lists, on);
+  if (usual <= 24) return experts<32>(p, begin, has_lists, on);
+  if (usual <= 56) return experts<64>(p, begin, has_lists, on);
+  experts<128>(p, begin, has_lists, on);
 }
 
 // Of so many rows an expert, tiles of 128 x 128 are full: 1.4 x as fast on an H200.
@@ -251,14 +250,14 @@ bool has_many_rows(int64_t rows, int64_t experts) {
 void hopper_expert_matmul(const ExpertMatmulParams& p, const Execution& on) {
   CHECK(p.each.split_k == 1 && !p.each.accumulate, "what an expert's product can have");
   if (has_many_rows(p.each.rows, p.each.w.count)) return hopper_experts_of_many_rows(p, on);
-  choose(p.each, p.each.w.count, p.begin, on);
+  choose(p.each, p.each.w.count, p.begin, !p.is_first_reader, on);
 }
 
 void hopper_expert_gated_matmul(const ExpertGatedMatmulParams& p, const Execution& on) {
   CHECK(p.each.curve != Nonlinearity::gelu, "a curve of gated products");
   const int64_t experts = p.each.gate_up.count / 2;
   if (has_many_rows(p.each.rows, experts)) return hopper_gated_experts_of_many_rows(p, on);
-  choose(p.each, experts, p.begin, on);
+  choose(p.each, experts, p.begin, /*has_lists=*/false, on);  // it comes first
 }
 
 void hopper_heads_matmul(const HeadsMatmulParams& p, const Execution& on) {

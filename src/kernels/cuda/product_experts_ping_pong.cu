@@ -20,7 +20,8 @@ constexpr int kGroup = 8;  // row tiles below each other before it goes to the r
 struct ExpertLine {
   const int32_t* begin;
   int experts, columns, slices, stages;
-  int blocks;  // gated: blocks of outputs of an expert's pair
+  int blocks;      // gated: blocks of outputs of an expert's pair
+  bool has_lists;  // the product before it has waited for the lists, so that they are there
   int lists_at() const { return stages * (kStageBytes + 16); }
 };
 
@@ -85,8 +86,7 @@ __global__ __launch_bounds__(kThreads,
   Ring ring{bars, bars + 8 * line.stages, line.stages};
   set_up(ring, x, w, 4 * kPair);
   Team::meet();
-  // The product before it has waited for the lists, so that they are there; the gated one waits.
-  if constexpr (End::kMatrices == 2) wait_for_kernels_before();
+  if (!line.has_lists) wait_for_kernels_before();
   let_next_kernel_start();
   lists.lay_out(line.begin);
 
@@ -119,14 +119,16 @@ const Matrix& weights_of(const GatedMatmulParams& p) {
 }
 
 template <typename End, typename Params>
-void run(const Params& p, const int32_t* begin, const End& end, const Execution& on) {
+void run(const Params& p, const int32_t* begin, bool has_lists, const End& end,
+         const Execution& on) {
   const Matrix& w = weights_of(p);
   ExpertLine line{.begin = begin,
                   .experts = static_cast<int>(w.count / End::kMatrices),
                   .columns = ceil_div(int64_t{end.padded} * End::kMatrices, kColumns),
                   .slices = ceil_div(w.k, kSlice),
                   .stages = 0,
-                  .blocks = static_cast<int>(w.all_rows() * End::kMatrices / kBlockOutputs)};
+                  .blocks = static_cast<int>(w.all_rows() * End::kMatrices / kBlockOutputs),
+                  .has_lists = has_lists};
   const int list_bytes = static_cast<int>(round_up((line.experts + 1) * 8, 16));
   line.stages = std::min(7, (kMaxSharedBytes - list_bytes) / (kStageBytes + 16));
   // An expert has a tile of its own for the rest of its rows, but no row has two.
@@ -147,10 +149,10 @@ void run(const Params& p, const int32_t* begin, const End& end, const Execution&
 }  // namespace
 
 void hopper_experts_of_many_rows(const ExpertMatmulParams& p, const Execution& on) {
-  run(p.each, p.begin, end_of(p.each), on);
+  run(p.each, p.begin, !p.is_first_reader, end_of(p.each), on);
 }
 void hopper_gated_experts_of_many_rows(const ExpertGatedMatmulParams& p, const Execution& on) {
-  run(p.each, p.begin, end_of(p.each), on);
+  run(p.each, p.begin, /*has_lists=*/false, end_of(p.each), on);  // it comes first
 }
 
 }  // namespace invar::cuda

@@ -219,7 +219,8 @@ void Experts::curved_experts(const PartPass& p, const Weights& w, const Activati
                                         .y_stride = spec_.width,
                                         .scratch = p.ops.blocks_scratch()},
                                .begin = at.begin + first_expert(shard_.rank),
-                               .matmul = p.ops.kernels().matmul});
+                               .matmul = p.ops.kernels().matmul,
+                               .is_first_reader = true});
   bend(p, at.ups, spec_.width, pairs, at.gated);
 }
 
