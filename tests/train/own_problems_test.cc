@@ -85,7 +85,7 @@ TEST_F(OwnProblemsTest, have_rewards_by_name) {
 TEST_F(OwnProblemsTest, are_judged_by_a_program) {
   OwnTasks own = tasks(kThree);
   own.command = program(
-      R"(case "$line" in *'"answer":"good"'*) echo '{"reward": 0.25}';; *) echo '{"reward": -1}';; esac)");
+      R"(case "$line" in *'"answer": "good"'*) echo '{"reward": 0.25}';; *) echo '{"reward": -1}';; esac)");
   OwnProblems problems(own);
   const Problem problem = problems.make(corpus::Split::problems, 0);
   for (int i = 0; i < 3; ++i) {
