@@ -24,9 +24,9 @@ struct Case {
     for (const auto& task : std::exchange(pool, {})) task();
     for (const auto& task : std::exchange(serving, {})) task();
   }
+  std::vector<std::function<void()>> pool, serving;  // before `inner`, which posts as it goes
   std::shared_ptr<FakeExchange> client = std::make_shared<FakeExchange>();
   std::shared_ptr<Translated> inner;
-  std::vector<std::function<void()>> pool, serving;
 };
 
 TEST(Translated, TheRequestIsTheOtherEndpointsAndTheClientsBodyIsGone) {
