@@ -183,7 +183,7 @@ void bind_norms(py::class_<CudaOperators>& c) {
                     .dx = b.floats(dx, {rows, width}, "dx"),
                     .rs = b.floats(rs, {rows}, "rs")});
         });
-  // Of `heads` vectors of a row from element `first` on; rs of the first one stands at rs_first.
+  // `heads` vectors of a row from element `first` on; rs of the first one stands at rs_first.
   c.def("norm_gradient", [](CudaOperators& at, uintptr_t stream, const py::object& dy,
                             const py::object& x, const py::object& rs, int64_t first,
                             int64_t rs_first, int64_t heads, const py::object& gradient) {

@@ -60,7 +60,7 @@ class CudaOperators {
   void place_rows(uintptr_t stream, const cuda::PlacesParams& p);
   void mean(uintptr_t stream, const float* x, int64_t rows, int64_t width, float* out);
 
-  // Of backwards; all of their kernels wait for what is before them.
+  // Operators' backwards. All of their kernels wait for the kernels before them.
   const TrainingKernels& training() const { return training_; }
   template <typename Params>
   void train(uintptr_t stream, Operation<Params> TrainingKernels::*operation, const Params& p) {

@@ -79,7 +79,7 @@ std::optional<uint64_t> dummy_seed(const std::string& load_format) {
   fail_usage("expected a load format of auto or dummy:SEED, found \"{}\"", load_format);
 }
 
-// What a cross-encoder's score goes through: what config.json says, else the logistic function.
+// The function behind a cross-encoder's score: config.json's, else the logistic function.
 DenseModule::Curve score_curve(const json::Value& config, const std::string& where) {
   const json::Value* of_library = config.find("sentence_transformers");
   const json::Value* name =
@@ -88,7 +88,7 @@ DenseModule::Curve score_curve(const json::Value& config, const std::string& whe
                                    : DenseModule::Curve::sigmoid;
 }
 
-// What stands beside and behind the layers in a directory.
+// Reads what a directory has beside and behind the layers.
 void read_heads(const ModelOptions& options, ModelConfig& config) {
   if (config.head == Head::classes) {
     const json::Value whole = open_hf_directory(options.model).config;

@@ -52,7 +52,7 @@ class ConstraintCompiler {
   };
 
   std::shared_ptr<const ThoughtMarks> marks_of(ThoughtFormat format);
-  // Of the form's marks those that are special tokens are text, too.
+  // Marks of the form that are special tokens are text, too.
   std::shared_ptr<const TokenTable> tokens(const json::Value& form);
   std::shared_ptr<Constraint> made(const json::Value& what);
   void keep(const Digest& key, Kept kept);

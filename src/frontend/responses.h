@@ -17,7 +17,7 @@ namespace invar::openai {
 // `earlier` stand before its input.
 json::Value chat_body_of(const json::Value& body, const json::Array* earlier,
                          const ThoughtSeal* seal, RequestWarnings& warnings);
-// What a response's body says of how thoughts are shown, and whether somebody waits for it.
+// How a response shows thoughts, and whether somebody waits for it.
 void read_reasoning(const json::Value& body, Request& request);
 
 // How many turns of a user these items have, and what is left of them without the first ones:
@@ -63,7 +63,7 @@ class ResponseItems {
 // The whole answer; its "output" are the items that a later request goes on from.
 json::Value response_body(const Request& request, const TextAnswer& answer, const Head& head);
 
-// Of a response that has no answer, because of this: queued, in_progress or cancelled.
+// The body of a response without an answer, because of this: queued, in_progress or cancelled.
 json::Value unanswered_body(const Request& request, const Head& head, const char* status);
 
 // The answer as events with sequence numbers from 0, a delta for each token that shows text.

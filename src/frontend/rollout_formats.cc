@@ -136,7 +136,7 @@ json::Value sglang_finish(const json::Value& choice, int64_t tokens) {
   return finish;
 }
 
-// To each prompt. What is no such number is refused where the body is read.
+// The number of answers to each prompt. Another value is refused where the body is read.
 size_t answers_of(const json::Value& body) {
   const json::Value* n = body.find("n");
   const int64_t answers = n ? n->to_integer().value_or(1) : 1;

@@ -132,7 +132,7 @@ json::Value list_of_calls(json::Value call, bool once) {
   return list;
 }
 
-// What stands around name and arguments of a call: grammar::CallWords.
+// The words around name and arguments of a call: grammar::CallWords.
 json::Array words_of(ToolFormat format) {
   const auto words = [](const std::string& before, const std::string& between,
                         const std::string& after) {

@@ -152,7 +152,7 @@ void take_slots(HeldSlots& slots, const openai::Request& request) {
 
 namespace {
 
-// Of a whole answer all log-probabilities are there before the first is sent.
+// A whole answer has all log-probabilities before the first is sent.
 size_t logprob_bytes(const openai::Request& request, const BackendFacts& facts) {
   const SamplingParams& p = request.base.params;
   if (!p.logprobs || request.stream) return 0;

@@ -86,7 +86,7 @@ class Admission {
   // Of POST /detokenize: the text of "tokens".
   std::string detokenize(const HttpRequest& http) const;
 
-  // Of POST /v1/messages/count_tokens and /v1/responses/input_tokens: the tokens of the prompt that
+  // POST /v1/messages/count_tokens and /v1/responses/input_tokens: the tokens of the prompt that
   // such a message or response would have.
   int64_t count_tokens(const HttpRequest& http,
                        const std::optional<std::string>& earlier = std::nullopt) const;
@@ -105,7 +105,7 @@ class Admission {
   std::vector<int32_t> text_tokens(const std::string& text, bool add_special_tokens) const;
   // The token that ends an answer, where there is one.
   std::optional<int32_t> end_of_answer() const;
-  // Of the prefix cache, for this owner's requests.
+  // The salt of the prefix cache for this owner's requests.
   std::string salt_of(const std::string& owner) const;
   int32_t context() const { return backend_.facts().max_model_len; }
 

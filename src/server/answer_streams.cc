@@ -38,7 +38,7 @@ bool is_long(const std::vector<TextAnswer>& answers) {
   return numbers > kMany;
 }
 
-// Of an answer that was computed.
+// The error of an answer that was computed.
 ApiError unwritten(const std::exception& error) {
   return {500, std::string("the answer cannot be written: ") + error.what()};
 }
@@ -295,7 +295,7 @@ void AnswerStreams::deliver_numbers(int64_t request, std::vector<float> numbers)
   if (text.embedding->is_over()) settle(*text.embedding);
 }
 
-// Of a request for numbers: the log-probability of its token, or why there is none.
+// The number that a request asked for: the log-probability of its token, or why there is none.
 void AnswerStreams::take_number(const TokenOutput& output) {
   if (output.has_token() && output.logprobs)
     return deliver_numbers(output.request, {output.logprobs->logprob});

@@ -227,7 +227,7 @@ class Server {
              bool receipt = false);
   // The answer of a line once more.
   Admitted readmit(const JournalLine& line);
-  // What a body asks for, as numbers of prompts. On a worker; throws ApiError and UsageError.
+  // The texts of a body as numbers of prompts. On a worker; throws ApiError and UsageError.
   using AskNumbers = NumbersAsked (Server::*)(const HttpRequest& request,
                                               const json::Value& body) const;
   void ask_numbers(std::shared_ptr<Exchange> exchange, AskNumbers ask);

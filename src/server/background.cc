@@ -6,7 +6,8 @@
 
 namespace invar::server {
 
-// What stands in the journal is begun. A response in the background waits for whoever asks for it.
+// Begins a request that stands in the journal. A response in the background waits for whoever asks
+// for it.
 void Server::submit_written(std::shared_ptr<Exchange> exchange, std::shared_ptr<Admitted> admitted,
                             const WeightsLease& lease) {
   if (!admitted->request.background) return submit(std::move(exchange), std::move(admitted), lease);
@@ -20,7 +21,7 @@ void Server::submit_written(std::shared_ptr<Exchange> exchange, std::shared_ptr<
   });
 }
 
-// Of a response in the background that is computed, or was cancelled: says so. Else false.
+// Answers that a response in the background is being computed or was cancelled, or returns false.
 bool Server::tell_background(Exchange& exchange, const Admitted& admitted,
                              const std::optional<Outcome>& outcome) {
   if (!admitted.request.background) return false;

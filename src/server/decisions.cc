@@ -22,7 +22,7 @@ constexpr size_t kOfOption = 256;  // bytes of memory beside its text, in the an
 constexpr std::string_view kFields[] = {"model", "input", "instructions", "questions"};
 constexpr std::string_view kQuestionFields[] = {"id", "type", "question", "choices", "levels"};
 
-// What may be answered: as the model says it, and as the body shows it.
+// An allowed answer: as the model says it, and as the body shows it.
 struct Option {
   std::string said;
   json::Value shown;

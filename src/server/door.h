@@ -1,4 +1,4 @@
-// What bounds the requests of a route: a Route without a door does not compile. docs/limits.md has
+// The bounds of a route's requests: a Route without a door does not compile. docs/limits.md has
 // the same words (tests/server/routes_test.cc).
 #pragma once
 

@@ -15,10 +15,10 @@
 
 namespace invar::server {
 
-// Of each request its vector, or the log-probability of its one token.
+// The vector of each request, or the log-probability of its one token.
 using Numbers = std::vector<std::vector<float>>;
 
-// What an endpoint asks of the backend, and its answer.
+// The requests that an endpoint sends to the backend, and its answer.
 struct NumbersAsked {
   std::vector<Request>
       requests;      // at least one; all pooled, or of one token with log-probabilities
@@ -26,7 +26,7 @@ struct NumbersAsked {
   std::function<std::string(const Numbers& numbers)> body;  // JSON
 };
 
-// What requests for vectors of so many numbers hold, and their answer.
+// The bytes that requests for vectors of so many numbers hold, with their answer.
 size_t vectors_bytes(const std::vector<Request>& requests, int32_t vector_size, bool base64);
 
 class Embedding {

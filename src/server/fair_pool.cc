@@ -20,7 +20,7 @@ void run_told(const std::function<void()>& task) {
   }
 }
 
-// Of this thread: behind those that compute and those that serve, where there are too few cores.
+// Puts this thread behind those that compute and serve, where there are too few cores.
 void yield_to_others() {
   constexpr int kNice = 5;
   ::setpriority(PRIO_PROCESS, static_cast<id_t>(::gettid()), kNice);

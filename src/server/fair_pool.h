@@ -13,8 +13,7 @@
 
 namespace invar::server {
 
-// Of a body, or of a line of the journal: what is large is a slow task, behind which nothing small
-// waits.
+// A large body or line of the journal is a slow task, behind which nothing small waits.
 inline bool is_large(int64_t bytes) {
   constexpr int64_t kLarge = 64 << 10;
   return bytes > kLarge;
@@ -26,14 +25,14 @@ inline bool is_large(int64_t bytes) {
 class FairPool {
  public:
   enum class Kind { quick, slow };
-  // What stands for the server itself where there are owners.
+  // The server itself where there are owners.
   static constexpr const char* kServer = "server";
   struct Task {
     Kind kind = Kind::quick;
     std::string owner;  // a key's digest, or anything else that names whose task it is
     size_t bytes = 0;   // that are read: of those with more than kBig one runs at a time
   };
-  // Of bytes that a client has sent, or that are kept for one.
+  // The kind of a task by the bytes that a client has sent, or that are kept for one.
   static Task reading(std::string owner, size_t bytes) {
     return {is_large(static_cast<int64_t>(bytes)) ? Kind::slow : Kind::quick, std::move(owner),
             bytes};
@@ -45,7 +44,7 @@ class FairPool {
   FairPool(const FairPool&) = delete;
   FairPool& operator=(const FairPool&) = delete;
 
-  // From any thread. What throws is told of on stderr.
+  // From any thread. A task that throws is reported on stderr.
   void post(Task task, std::function<void()> run);
   // The same unless kMostWaiting tasks of the owner wait already: false.
   bool offer(Task task, std::function<void()> run);

@@ -25,8 +25,8 @@ const std::string* HttpRequest::header(std::string_view lower_case_name) const {
 
 namespace {
 
-// What throws ends itself and not the server with everybody's answers. Tasks refuse their own
-// requests before it comes to this.
+// A task that throws ends itself and not the server with everybody's answers. Tasks refuse their
+// own requests before it comes to this.
 void run_task(const std::function<void()>& task) {
   try {
     task();

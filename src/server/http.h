@@ -70,7 +70,7 @@ class Exchange {
   std::function<void()> on_deadline;  // null: the request is refused
 };
 
-// What is said of a request before its body is read.
+// The answer to a request before its body is read.
 struct Passage {
   std::optional<HttpReply> refusal;  // none: the body may come
   size_t max_body_bytes = SIZE_MAX;  // and have so many bytes, or what HttpOptions allows

@@ -20,7 +20,7 @@ using std::chrono::milliseconds;
 namespace {
 
 constexpr size_t kBodyStep = 64 << 10;
-// Of all headers that have begun to come, and of one that finds room in any case.
+// The bytes of all headers that have begun to come, and of one that finds room in any case.
 constexpr size_t kMostHeadBytes = 16 << 20, kSmallHead = 4 << 10;
 constexpr size_t kSmallBody = 64 << 10;  // is read without asking for room
 constexpr size_t kCost = 2;  // bytes of memory that a body's byte takes, whose buffer grows
@@ -229,7 +229,7 @@ asio::awaitable<bool> Connection::read_some() {
   }
 }
 
-// Of a header that has not come as a whole: what it holds, beside those of other connections.
+// Holds room for a header that has not come as a whole, beside those of other connections.
 void Connection::hold_head(size_t bytes) {
   owner_.head_bytes += bytes - head_bytes_;
   head_bytes_ = bytes;

@@ -25,13 +25,13 @@ class Likelihoods {
   // Returns the text's number. Throws UsageError where there are too many or they are too long.
   size_t add(std::span<const int32_t> prompt, std::span<const int32_t> text);
   std::vector<Request> requests() const;
-  // What the requests' prompts hold, about.
+  // About the bytes that the requests' prompts hold.
   size_t bytes() const { return bytes_; }
   size_t texts() const { return texts_.size(); }
   // Tokens of the prompts that differ, once each: what usage counts.
   int64_t prompt_tokens() const { return prompt_tokens_; }
 
-  // Of text number `text` the sum of its tokens' log-probabilities, in f32, from +0 ascending.
+  // For text number `text` the sum of its tokens' log-probabilities, in f32, from +0 ascending.
   // `numbers`: of each request its log-probability.
   float log_probability(size_t text, std::span<const std::vector<float>> numbers) const;
 
@@ -41,7 +41,7 @@ class Likelihoods {
 
   std::string salt_;
   int32_t context_;
-  // Of what stands before a token, the requests for those that may come.
+  // The requests for the tokens that may come, by what stands before them.
   std::map<Tokens, std::map<int32_t, size_t>> requests_;
   std::vector<std::vector<size_t>> texts_;  // the requests of each
   std::map<Tokens, bool> prompts_;

@@ -27,7 +27,7 @@ struct Pair {
   std::string query, document;
 };
 
-// What is asked of the backend for pairs, and each pair's score of the numbers.
+// The requests for pairs, and each pair's score from their numbers.
 struct PairsAsked {
   std::vector<Request> requests;
   size_t bytes = 0;
@@ -129,7 +129,7 @@ PairsAsked asked_of(const Admission& admission, Relevance relevance, const std::
   }
 }
 
-// What the requests hold, and the numbers that come.
+// The bytes that the requests hold, and the numbers that come.
 size_t bytes_of(const PairsAsked& asked, int32_t vector_size) {
   return asked.bytes > 0 ? asked.bytes : vectors_bytes(asked.requests, vector_size, true);
 }

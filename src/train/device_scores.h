@@ -1,4 +1,4 @@
-// What log-probabilities need of the logits of a batch, where its device computes it.
+// Log-probabilities from the logits of a batch on its device.
 #pragma once
 
 #include <memory>
@@ -14,7 +14,7 @@ class DeviceScores {
  public:
   DeviceScores(Device& device, int max_rows);
 
-  // Of rows of the decoder's vocabulary, which must stay where they are on its device, and of a
+  // Scores rows of the decoder's vocabulary, which must stay where they are on its device, and a
   // token of each row. Waits for the device.
   void compute(const Decoder& decoder, const TrainingKernels& kernels, const float* logits,
                std::span<const int32_t> tokens);

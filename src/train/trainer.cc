@@ -65,7 +65,7 @@ std::string training_identity(const TrainerOptions& options) {
   return options.order == Order::portable ? identity : identity + "/hopper";
 }
 
-// What a GPU computes.
+// Refuses what a GPU does not compute.
 void Trainer::check_device_options() const {
   const TrainerOptions& o = options_;
   const auto refuse_where = [&](bool is_there, const char* what) {

@@ -1,4 +1,4 @@
-// What a trainer computes on.
+// The device that a trainer computes on.
 #pragma once
 
 #include <memory>
@@ -13,7 +13,7 @@ struct TrainingDevice {
   std::shared_ptr<Device> device;
   Kernels kernels;
   TrainingKernels training;
-  // Of a GPU: how a step's weights become the forward's where they are; null on a CPU.
+  // On a GPU: how a step's weights become the forward's where they are; null on a CPU.
   Operation<PackOutputsParams> pack_outputs = nullptr;
   Operation<WidenParams> widen = nullptr;
 };

@@ -148,7 +148,7 @@ class TextsMaker {
     return std::max<int64_t>(*id, -1);
   }
 
-  // Of a file that is older than the key.
+  // The value for a file that is older than the key.
   std::string usual_pre_tokenizer() const {
     const std::string& architecture = text("general.architecture");
     if (architecture.starts_with("qwen")) return "qwen2";

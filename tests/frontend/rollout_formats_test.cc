@@ -1,4 +1,4 @@
-// What RL stacks ask is answered when nothing is left of the request's body.
+// Requests of RL stacks are answered when nothing is left of their bodies.
 #include "frontend/rollout_formats.h"
 
 #include <gtest/gtest.h>

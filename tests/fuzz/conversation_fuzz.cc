@@ -236,7 +236,7 @@ Value body(Choices& choices, openai::Endpoint endpoint) {
   return made;
 }
 
-// What is left of a conversation without its first turns has the others.
+// A conversation without its first turns has the others.
 void check_turns(const json::Array& items, size_t without) {
   const size_t turns = openai::turns_of(items);
   without = std::min(without, turns);

@@ -131,7 +131,7 @@ class BackwardTest(unittest.TestCase):
 
     @staticmethod
     def gradients(operator, tensors, order, device, dy, **keywords):
-        """Of all float tensors, from a gradient of the result that depends on `dy` alone."""
+        """Gradients of all float tensors, from a gradient of the result that depends on `dy` alone."""
         def there(x):
             return [there(t) for t in x] if isinstance(x, list) else x.detach().to(device).requires_grad_(x.is_floating_point())
         given = [there(x) if isinstance(x, list) or torch.is_tensor(x) else x for x in tensors]

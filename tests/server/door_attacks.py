@@ -38,7 +38,7 @@ def vectors(a):
 
 
 def texts(a):
-    """What is only counted: far beyond the context, at its bound, and many at a time."""
+    """Texts that are only counted: far beyond the context, at its bound, and many at a time."""
     for size in (30 * MIB, 3 * MIB, 1 * MIB - 100):
         plain = json.dumps({"prompt": "x" * size}).encode()
         said = json.dumps({"messages": [{"role": "user", "content": "x " * (size // 2)}]}).encode()

@@ -111,7 +111,7 @@ TEST(ServingThread, OutlivesWhatThrowsOnIt) {
   });
 }
 
-// What has come of them has a bound for all; a small one is served beside them.
+// The bytes that have come of them have a bound for all; a small one is served beside them.
 TEST(ServingThread, HeadersThatHaveNotComeAsAWholeShareRoom) {
   HttpServer server(
       {.host = "127.0.0.1", .port = 0}, [](const HttpRequest&) { return Passage{}; },

@@ -1,7 +1,7 @@
 """The backwards of the operators on CUDA tensors: the trainer's kernels, in the caller's stream.
 
 Gradients are float32 and have the bits of the CPU's of the same order: sums over rows are chains over leaves of 32, so rows are
-filled up with zeros. What a forward would keep, products and sums of attention, is computed again.
+filled up with zeros. Products and sums of attention, which a forward would keep, are computed again.
 """
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def _matrix(like: Tensor, n: int, k: int, order: str) -> Tensor:
 
 
 class _Product:
-    """What goes back through weights [N_i, K] that meet the same inputs: `d` [T up to 32, outputs] bf16, the gradient of their
+    """The gradients of weights [N_i, K] that meet the same inputs: `d` [T up to 32, outputs] bf16, the gradient of their
     outputs, one after the other or, of a pair, 16 of each in turn."""
 
     def __init__(self, d: Tensor, x: Tensor, weights: Sequence[Tensor], is_pair: bool, order: str) -> None:
@@ -50,7 +50,7 @@ class _Product:
         return dx
 
     def parameters(self, biases: Sequence[Tensor], into: Sequence[Tensor]) -> tuple[list[Tensor], list[Tensor]]:
-        """Of weights, added to `into` where it is given, and of biases."""
+        """Gradients of weights, added to `into` where it is given, and of biases."""
         filled, width = self.d.shape[0], self.x.shape[1]
         inputs, dws, dbs = _matrix(self.x, width, filled, self.order), [], []
         self.kernels.pack_columns(self.stream, leaves(self.x, self.order, filled), width, 0, -1, filled, inputs)

@@ -35,7 +35,7 @@ def plain(x: Tensor) -> Tensor:
 
 
 def _kept(x: Tensor, *shape: int) -> Tensor:
-    """What a forward keeps for its backward; that of CUDA computes it again."""
+    """Keeps for a backward what a forward computed; the backward of CUDA computes it again."""
     return x.new_empty(shape if x.device.type == "cpu" else (0,), dtype=torch.float32)
 
 

@@ -138,7 +138,7 @@ struct TileDots<Order::hopper, kX, kY> {
   }
 };
 
-// Of one query head: tiles of queries and of slots in shared memory.
+// One query head's tiles of queries and of slots in shared memory.
 class Tiles {
  public:
   __device__ Tiles(const AttentionParams& p, const Sequence& sequence, int group)
@@ -271,7 +271,7 @@ struct Backward {
   float factor, scale;
 };
 
-// What queries have of the forward, and D: sum64 of d_out * out.
+// The sums M and L of the queries' forward, and D: sum64 of d_out * out.
 __device__ void load_sums(const AttentionBackwardParams& p, const Sequence& sequence, int64_t first,
                           int count, int h, const TileMemory& m) {
   const AttentionParams& f = p.forward;

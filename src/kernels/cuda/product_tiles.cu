@@ -91,7 +91,7 @@ __device__ void add_leaf(const Stage<kRows>& at, int leaf, float (&sum)[kRows * 
   for (int i = 0; i < kRows * kPanels; ++i) sum[i] = sum[i] + (even[i] + odd[i]);
 }
 
-// What chains begin with: +0, or what is there.
+// Chains begin with +0, or with what is there.
 struct FromZero {
   __device__ float operator()(int64_t, int64_t) const { return 0.0f; }
 };

@@ -1,4 +1,5 @@
-// What training adds to operations.h; see backward.cu, backward_sums.cu and attention_backward.cu.
+// The operations that training adds to operations.h; see backward.cu, backward_sums.cu and
+// attention_backward.cu.
 #pragma once
 
 #include "kernels/training.h"
@@ -27,7 +28,7 @@ void pair_gradients(const PairGradientsParams& p, const Execution& on);
 void sum_pairs(const SumPairsParams& p, const Execution& on);
 void router_backward(const RouterBackwardParams& p, const Execution& on);
 void gather_leaves(const GatherLeavesParams& p, const Execution& on);
-// Of each order.
+// Operations of one order.
 template <Order order>
 void extend_matmul(const MatmulParams& p, const Execution& on);
 template <Order order>

@@ -11,7 +11,7 @@
 
 namespace invar::rl {
 
-// The policy that draws. What is not the trainer's arithmetic with exact weights is another policy
+// The policy that draws. Another arithmetic than the trainer's with exact weights is another policy
 // than the one that is trained, whose bits promise nothing under `control`.
 struct SamplerOptions {
   std::string arithmetic = "portable";  // "portable", "hopper" or "control"
