@@ -67,7 +67,7 @@ class BackwardPass {
   // The weight of the loss that balances experts, and the rows of which it counts choices.
   double balance() const { return io_.balance; }
   int64_t balance_rows() const { return io_.balance_rows; }
-  // What stands on the device, for the host to look at, and the other way round; both wait for it.
+  // Copies from the device for the host to look at, and the other way round; both wait for it.
   template <typename T>
   std::vector<T> fetched(const T* from, int64_t count) const {
     std::vector<T> values(static_cast<size_t>(count));

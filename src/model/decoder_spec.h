@@ -48,7 +48,7 @@ constexpr bool is_after(NormPlace norms) {
   return norms == NormPlace::after || norms == NormPlace::both;
 }
 
-// What a part is to its layer, in the order in which they run. A layer has at most one of each.
+// The role of a part in its layer, in the order in which they run. A layer has at most one of each.
 enum class PartRole {
   join,     // makes the stream that the others read
   mixer,    // rows read earlier rows of their sequence

@@ -58,7 +58,7 @@ Digest digest_of(const DenseModule& module) {
   return sha256(std::as_bytes(std::span(all)));
 }
 
-// What a module's config.json says of its size, or -1.
+// A size in a module's config.json, or -1.
 int64_t size_in(const json::Value& config, const char* key) {
   const json::Value* found = config.is_object() ? config.find(key) : nullptr;
   return found ? found->to_integer().value_or(-1) : -1;

@@ -1,4 +1,4 @@
-// What parts are written with that leave states of a sequence in cells.
+// Tools for parts that leave a state of each sequence in cells.
 #pragma once
 
 #include "kernels/recurrent.h"
@@ -7,6 +7,16 @@
 namespace invar {
 
 static_assert(kChunkSlots == kBoundary, "a chunk of the kernels is what a cell holds");
+
+// A part that leaves a state. It is not trained.
+template <typename Weights, typename Activations>
+class PartWithState : public PartOf<Weights, Activations> {
+ public:
+  using PartOf<Weights, Activations>::PartOf;
+  const char* refusal() const final {
+    return "it leaves a state, whose gradient is not implemented";
+  }
+};
 
 // Memory of a sequence: arrays of a cell, one after the other.
 class CellArrays {
@@ -24,7 +34,8 @@ class CellArrays {
   int64_t taken_ = 0;
 };
 
-// What `take(chunks, states, type)` takes of a sequence's cells, where keys are bf16 and f32.
+// The bytes of a sequence's cells that `take(chunks, states, type)` takes, where keys are bf16 and
+// f32.
 template <typename Take>
 StateShape cells_of(Take take) {
   CellArrays chunks, states, f32_chunks, f32_states;

@@ -1,7 +1,6 @@
 // Kimi Delta Attention (Kimi Team, 2025): the gated delta rule with a decay for each channel of a
 // key. Decays and the outputs' gates come out of two products with few numbers between them
 // (numerics 4.4).
-#include "base/check.h"
 #include "model/parts/makers.h"
 #include "model/parts/recurrent_heads.h"
 
@@ -34,10 +33,10 @@ struct ChannelDeltaActivations : PartActivations {
   Activation gated;  // [T][H R]
 };
 
-class ChannelDelta final : public PartOf<ChannelDeltaWeights, ChannelDeltaActivations> {
+class ChannelDelta final : public PartWithState<ChannelDeltaWeights, ChannelDeltaActivations> {
  public:
   explicit ChannelDelta(const PartPlace& place)
-      : PartOf(place),
+      : PartWithState(place),
         spec_(*layer_spec_.find<ChannelDeltaSpec>()),
         heads_{.kind = Recurrence::channel_delta,
                .key_heads = spec_.heads / shard_.size,
@@ -47,18 +46,12 @@ class ChannelDelta final : public PartOf<ChannelDeltaWeights, ChannelDeltaActiva
                .taps = spec_.taps} {}
 
   StateShape state() const override { return heads_.state(); }
-  const char* refusal() const override {
-    return "its heads have a state, whose gradient is not implemented";
-  }
 
  private:
   void visit(Weights& w, TensorVisitor& tensors) const override;
   const Matrix* first(const Weights& w) const override { return &w.inputs; }
   void place(ActivationMemory& memory, Activations& at) const override;
   void forward(const PartPass& p, const Weights& w, const Activations& at) const override;
-  void backward(BackwardPass&, const Kept&) const override {
-    CHECK(false, "a backward of a recurrent layer");  // refused before
-  }
 
   void widen(const PartPass& p, const Weights& w, const Activations& at) const;
 

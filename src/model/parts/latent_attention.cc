@@ -3,7 +3,6 @@
 // instead, for every row (numerics 4.3).
 #include <numeric>
 
-#include "base/check.h"
 #include "model/parts/attend.h"
 #include "model/parts/makers.h"
 
@@ -64,9 +63,6 @@ class LatentAttention final : public PartOf<LatentWeights, LatentActivations> {
   const Matrix* first(const Weights& w) const override { return &w.down; }
   void place(ActivationMemory& memory, Activations& at) const override;
   void forward(const PartPass& p, const Weights& w, const Activations& at) const override;
-  void backward(BackwardPass&, const Kept&) const override {
-    CHECK(false, "a backward of latent attention");  // refused before
-  }
 
   void norm(const PartPass& p, const float* x, int64_t stride, int64_t width, const float* weight,
             const Activation& out, bool keeps_pad) const;

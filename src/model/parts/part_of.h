@@ -3,6 +3,7 @@
 
 #include <string_view>
 
+#include "base/check.h"
 #include "model/activation_memory.h"
 #include "model/backward_pass.h"
 #include "model/hooks.h"
@@ -91,7 +92,10 @@ class PartOf : public LayerPart {
   virtual void place(ActivationMemory& memory, Activations& at) const = 0;
   virtual void begin(const PartPass&, const Weights&, const Activations&) const {}
   virtual void forward(const PartPass& p, const Weights& w, const Activations& at) const = 0;
-  virtual void backward(BackwardPass& b, const Kept& kept) const = 0;
+  // A part that refuses training has none.
+  virtual void backward(BackwardPass&, const Kept&) const {
+    CHECK(false, "a backward of a part that is not trained");
+  }
 
   const DecoderSpec& model_;
   const Shard& shard_;

@@ -1,7 +1,6 @@
 // Heads with a state in the place of attention: the gated delta rule (Yang et al., 2024), whose
 // queries, keys and values come out of a short convolution and whose outputs go through a gated
 // norm (numerics 4.4).
-#include "base/check.h"
 #include "model/parts/makers.h"
 #include "model/parts/recurrent_heads.h"
 
@@ -30,10 +29,10 @@ struct RecurrentActivations : PartActivations {
   Activation gated;  // [T][H V]
 };
 
-class Recurrent final : public PartOf<RecurrentWeights, RecurrentActivations> {
+class Recurrent final : public PartWithState<RecurrentWeights, RecurrentActivations> {
  public:
   explicit Recurrent(const PartPlace& place)
-      : PartOf(place),
+      : PartWithState(place),
         spec_(*layer_spec_.find<RecurrentSpec>()),
         heads_{.kind = Recurrence::delta,
                .key_heads = spec_.key_heads / shard_.size,
@@ -43,18 +42,12 @@ class Recurrent final : public PartOf<RecurrentWeights, RecurrentActivations> {
                .taps = spec_.taps} {}
 
   StateShape state() const override { return heads_.state(); }
-  const char* refusal() const override {
-    return "its heads have a state, whose gradient is not implemented";
-  }
 
  private:
   void visit(Weights& w, TensorVisitor& tensors) const override;
   const Matrix* first(const Weights& w) const override { return &w.inputs; }
   void place(ActivationMemory& memory, Activations& at) const override;
   void forward(const PartPass& p, const Weights& w, const Activations& at) const override;
-  void backward(BackwardPass&, const Kept&) const override {
-    CHECK(false, "a backward of a recurrent layer");  // refused before
-  }
 
   const RecurrentSpec spec_;
   const RecurrentHeads heads_;  // of this rank

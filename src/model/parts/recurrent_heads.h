@@ -1,5 +1,5 @@
-// What heads with states compute between a layer's two products, whatever their recurrence is: a
-// short convolution over queries, keys and values, then the recurrence (numerics 4.4).
+// Heads with states between a layer's two products, whatever their recurrence is: a short
+// convolution over queries, keys and values, then the recurrence (numerics 4.4).
 #pragma once
 
 #include "model/parts/cells.h"
@@ -20,7 +20,7 @@ struct RecurrentArrays {
   float* out = nullptr;  // [T][H V]
 };
 
-// Of one rank.
+// The heads of one rank.
 struct RecurrentHeads {
   Recurrence kind = Recurrence::delta;
   int key_heads = 0, heads = 0;      // K, H
@@ -47,7 +47,7 @@ struct RecurrentHeads {
   };
   void convolve(const PartPass& p, const RecurrentArrays& at, const RecurrentMemory& memory,
                 const Convolution& convolution) const;
-  // What RecurrentGatesParams has beside the heads' numbers.
+  // The members of RecurrentGatesParams beside the heads' numbers.
   struct Gates {
     const float* a;
     int64_t a_stride;

@@ -1,5 +1,4 @@
 // A layer of Medusa (Cai et al., 2024): one matrix beside the residual stream.
-#include "base/check.h"
 #include "model/parts/makers.h"
 #include "model/parts/part_of.h"
 
@@ -53,10 +52,6 @@ class ResidualBlock final : public PartOf<BlockWeights, BlockActivations> {
     p.ops.product("block", at.rounded, w.block, w.bias, p.rows, at.products, d);
     p.ops.add_silu(at.products);
     p.trace("block", p.hidden, d);
-  }
-
-  void backward(BackwardPass&, const Kept&) const override {
-    CHECK(false, "a backward of a residual block");  // refused before
   }
 
   const ResidualBlockSpec spec_;

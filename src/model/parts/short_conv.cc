@@ -1,6 +1,5 @@
 // A short convolution in the place of attention (LFM2): a row reads its last few ancestors' inputs,
 // each times a factor, and its sum goes through a gate (numerics 4.4, step 1).
-#include "base/check.h"
 #include "model/parts/cells.h"
 #include "model/parts/makers.h"
 
@@ -27,10 +26,10 @@ struct ConvMemory {
   Cells inputs, before;
 };
 
-class ShortConv final : public PartOf<ShortConvWeights, ShortConvActivations> {
+class ShortConv final : public PartWithState<ShortConvWeights, ShortConvActivations> {
  public:
   explicit ShortConv(const PartPlace& place)
-      : PartOf(place),
+      : PartWithState(place),
         spec_(*layer_spec_.find<ShortConvSpec>()),
         channels_(model_.hidden / shard_.size) {}
 
@@ -39,18 +38,12 @@ class ShortConv final : public PartOf<ShortConvWeights, ShortConvActivations> {
       memory_of(chunks, states, type);
     });
   }
-  const char* refusal() const override {
-    return "its short convolution leaves a state, whose gradient is not implemented";
-  }
 
  private:
   void visit(Weights& w, TensorVisitor& tensors) const override;
   const Matrix* first(const Weights& w) const override { return &w.inputs; }
   void place(ActivationMemory& memory, Activations& at) const override;
   void forward(const PartPass& p, const Weights& w, const Activations& at) const override;
-  void backward(BackwardPass&, const Kept&) const override {
-    CHECK(false, "a backward of a short convolution");  // refused before
-  }
 
   ConvMemory memory_of(CellArrays& chunks, CellArrays& states, DType type) const {
     return {chunks.take(kChunkSlots * channels_ * size_of(type)),

@@ -1,6 +1,5 @@
 // Mamba 2 (Dao and Gu, 2024): heads whose state a row adds its value to, weighted by its key, and
 // decays by a factor of its own; queries and keys are those of groups of heads (numerics 4.4).
-#include "base/check.h"
 #include "model/parts/makers.h"
 #include "model/parts/recurrent_heads.h"
 
@@ -31,10 +30,10 @@ struct StateSpaceActivations : PartActivations {
   Activation gated;  // [T][H V]
 };
 
-class StateSpace final : public PartOf<StateSpaceWeights, StateSpaceActivations> {
+class StateSpace final : public PartWithState<StateSpaceWeights, StateSpaceActivations> {
  public:
   explicit StateSpace(const PartPlace& place)
-      : PartOf(place),
+      : PartWithState(place),
         spec_(*layer_spec_.find<StateSpaceSpec>()),
         heads_{.kind = Recurrence::state_space,
                .key_heads = spec_.groups / shard_.size,
@@ -44,18 +43,12 @@ class StateSpace final : public PartOf<StateSpaceWeights, StateSpaceActivations>
                .taps = spec_.taps} {}
 
   StateShape state() const override { return heads_.state(); }
-  const char* refusal() const override {
-    return "its heads have a state, whose gradient is not implemented";
-  }
 
  private:
   void visit(Weights& w, TensorVisitor& tensors) const override;
   const Matrix* first(const Weights& w) const override { return &w.inputs; }
   void place(ActivationMemory& memory, Activations& at) const override;
   void forward(const PartPass& p, const Weights& w, const Activations& at) const override;
-  void backward(BackwardPass&, const Kept&) const override {
-    CHECK(false, "a backward of a state space");  // refused before
-  }
 
   const StateSpaceSpec spec_;
   const RecurrentHeads heads_;  // of this rank
