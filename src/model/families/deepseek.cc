@@ -3,9 +3,44 @@
 
 #include "base/error.h"
 #include "model/families/hybrid.h"
+#include "model/families/latent.h"
 #include "numerics/math.h"
 
 namespace invar {
+
+StoredAt stored_latent(const DecoderSpec& spec, const TensorSpec& tensor, bool in_pairs) {
+  using enum TensorRole;
+  const LatentSpec l = *spec.layer(tensor.layer).attention()->latent;
+  const std::string at = fmt::format("model.layers.{}.self_attn.", tensor.layer);
+  const std::string query = at + (l.query_rank ? "q_b_proj.weight" : "q_proj.weight");
+  const int64_t each = l.still + l.turning, both = l.still + l.value, half = l.turning / 2;
+  const auto turning = [=](int64_t i) {
+    if (!in_pairs) return i;
+    return i < half ? 2 * i : 2 * (i - half) + 1;
+  };
+  switch (tensor.role) {
+    case still_query:
+      return {query, [=](int64_t row) { return row / l.still * each + row % l.still; }};
+    case turning_query:
+      return {query, [=](int64_t row) {
+                return row / l.turning * each + l.still + turning(row % l.turning);
+              }};
+    case latent_down:
+      return {tensor.name,
+              [=](int64_t row) { return row < l.rank ? row : l.rank + turning(row - l.rank); }};
+    case key_up:
+      return {.tensor = at + "kv_b_proj.weight",
+              .row = [=, h = tensor.expert](int64_t row) { return h * both + row; },
+              .shape = {spec.heads * both, l.rank},
+              .is_transposed = true};
+    case value_up:
+      return {.tensor = at + "kv_b_proj.weight",
+              .row = [=, h = tensor.expert](int64_t row) { return h * both + l.still + row; },
+              .shape = {spec.heads * both, l.rank}};
+    default:
+      return {tensor.name};
+  }
+}
 
 namespace {
 
@@ -181,41 +216,11 @@ void imply_v3(DecoderSpec& spec) {
   });
 }
 
-// Element i of what turns stands among neighbouring pairs.
-int64_t turning_at(int64_t i, int64_t turning) {
-  return i < turning / 2 ? 2 * i : 2 * (i - turning / 2) + 1;
-}
-
 StoredAt stored(const DecoderSpec& spec, const TensorSpec& tensor) {
-  using enum TensorRole;
   if (tensor.layer < 0 || !spec.layer(tensor.layer).attention()->latent) return {tensor.name};
-  const LatentSpec l = *spec.layer(tensor.layer).attention()->latent;
-  const std::string at = fmt::format("model.layers.{}.self_attn.", tensor.layer);
-  const std::string query = at + (l.query_rank ? "q_b_proj.weight" : "q_proj.weight");
-  const int64_t each = l.still + l.turning, both = l.still + l.value;
-  switch (tensor.role) {
-    case still_query:
-      return {query, [=](int64_t row) { return row / l.still * each + row % l.still; }};
-    case turning_query:
-      return {query, [=](int64_t row) {
-                return row / l.turning * each + l.still + turning_at(row % l.turning, l.turning);
-              }};
-    case latent_down:
-      return {tensor.name, [=](int64_t row) {
-                return row < l.rank ? row : l.rank + turning_at(row - l.rank, l.turning);
-              }};
-    case key_up:
-      return {.tensor = at + "kv_b_proj.weight",
-              .row = [=, h = tensor.expert](int64_t row) { return h * both + row; },
-              .shape = {spec.heads * both, l.rank},
-              .is_transposed = true};
-    case value_up:
-      return {.tensor = at + "kv_b_proj.weight",
-              .row = [=, h = tensor.expert](int64_t row) { return h * both + l.still + row; },
-              .shape = {spec.heads * both, l.rank}};
-    default:
-      return {renamed(tensor.name, {{"shared_expert.", "shared_experts."}})};
-  }
+  StoredAt at = stored_latent(spec, tensor, /*in_pairs=*/true);
+  at.tensor = renamed(at.tensor, {{"shared_expert.", "shared_experts."}});
+  return at;
 }
 
 constexpr float kLatentEps = 1e-6f;  // of GLM 4.7, Kimi K2 and Mistral 4, whatever the model's is

@@ -26,6 +26,18 @@ Routing read_routing(ConfigReader& reader, std::string_view count_key, int count
           .chosen = read_size(reader, "num_experts_per_tok", Routing::kMaxChosen, chosen)};
 }
 
+Routing read_sigmoid_routing(ConfigReader& reader, int count, int chosen) {
+  Routing how = read_routing(reader, "n_routed_experts", count, chosen);
+  how.score = ExpertScore::sigmoid;
+  how.groups = read_size(reader, "n_group", how.experts, 1);
+  how.chosen_groups = read_size(reader, "topk_group", how.groups, 1);
+  how.pair_score = how.groups > 1;
+  how.renormalised = reader.boolean("norm_topk_prob", true);
+  if (how.renormalised) how.epsilon = 1e-20f;
+  how.scale = static_cast<float>(reader.number("routed_scaling_factor", 1e-6, 1e6, 1));
+  return how;
+}
+
 StoredAt stacked_at(const DecoderSpec& spec, const TensorSpec& tensor, std::string gate_up,
                     std::string down) {
   const bool is_down = tensor.role == TensorRole::expert_down;
@@ -186,15 +198,7 @@ void imply_olmoe(DecoderSpec& spec) {
 // ---- GLM 4.5: the first layers have no experts.
 
 void read_glm(ConfigReader& reader, DecoderSpec& spec) {
-  Routing how = read_routing(reader, "n_routed_experts", 128, 8);
-  how.score = ExpertScore::sigmoid;
-  how.groups = read_size(reader, "n_group", how.experts, 1);
-  how.chosen_groups = read_size(reader, "topk_group", how.groups, 1);
-  how.pair_score = how.groups > 1;
-  how.renormalised = reader.boolean("norm_topk_prob", true);
-  if (how.renormalised) how.epsilon = 1e-20f;
-  how.scale = static_cast<float>(reader.number("routed_scaling_factor", 1e-6, 1e6, 1));
-  ExpertsSpec experts{.routing = how, .has_choice_bias = true};
+  ExpertsSpec experts{.routing = read_sigmoid_routing(reader, 128, 8), .has_choice_bias = true};
   experts.width = read_size(reader, "moe_intermediate_size", kMaxWidth, 1408);
   experts.shared_width =
       experts.width * static_cast<int>(reader.integer("n_shared_experts", 0, 64, 1));

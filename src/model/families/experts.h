@@ -7,6 +7,9 @@ namespace invar {
 
 // The numbers of experts and of those that a token chooses.
 Routing read_routing(ConfigReader& reader, std::string_view count_key, int count, int chosen);
+// Sigmoids in groups, as GLM 4.5 has them; one without the keys has `count` experts and chooses
+// `chosen`.
+Routing read_sigmoid_routing(ConfigReader& reader, int count, int chosen);
 // A size from 1 on.
 int read_size(ConfigReader& reader, std::string_view key, int64_t high, int64_t fallback);
 // The first layer's with experts.

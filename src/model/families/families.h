@@ -13,7 +13,7 @@
 
 namespace invar {
 
-// What stands behind the last norm: logits of tokens; nothing, in a model that makes embeddings
+// The head behind the last norm: logits of tokens; nothing, in a model that makes embeddings
 // alone; or the scores of a cross-encoder, the last module of its pooling.
 enum class Head : uint8_t { tokens, none, classes };
 

@@ -30,7 +30,7 @@ namespace {
 
 constexpr const char* kStepLimits = "time_step_limit";
 
-// What stands for an infinite number in config.json, which JSON has none of.
+// An infinite number as config.json has it, since JSON has none.
 json::Value infinity() {
   return json::Object{{"__float__", "Infinity"}};
 }

@@ -1,4 +1,4 @@
-// What families have in common whose layers are of several kinds, named in a list.
+// Tools for families whose layers are of several kinds, named in a list.
 #pragma once
 
 #include <vector>
@@ -7,7 +7,7 @@
 
 namespace invar {
 
-// Of each layer the index of its kind among `names`, as the key lists them; without the key, none.
+// The index of each layer's kind among `names`, as the key lists them; without the key, none.
 std::vector<size_t> read_kinds(ConfigReader& reader, std::string_view key, int layers,
                                std::span<const std::string_view> names);
 

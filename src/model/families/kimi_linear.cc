@@ -5,6 +5,7 @@
 
 #include "base/error.h"
 #include "model/families/hybrid.h"
+#include "model/families/latent.h"
 
 namespace invar {
 
@@ -184,31 +185,6 @@ void shape(DecoderSpec& spec) {
 
 // ---- Tensors
 
-StoredAt stored_latent(const DecoderSpec& spec, const TensorSpec& tensor, const LatentSpec& l) {
-  using enum TensorRole;
-  const std::string at = fmt::format("model.layers.{}.self_attn.", tensor.layer);
-  const std::string query = at + (l.query_rank ? "q_b_proj.weight" : "q_proj.weight");
-  const int64_t each = l.still + l.turning, both = l.still + l.value;
-  switch (tensor.role) {
-    case still_query:
-      return {query, [=](int64_t row) { return row / l.still * each + row % l.still; }};
-    case turning_query:
-      return {query,
-              [=](int64_t row) { return row / l.turning * each + l.still + row % l.turning; }};
-    case key_up:
-      return {.tensor = at + "kv_b_proj.weight",
-              .row = [=, h = tensor.expert](int64_t row) { return h * both + row; },
-              .shape = {spec.heads * both, l.rank},
-              .is_transposed = true};
-    case value_up:
-      return {.tensor = at + "kv_b_proj.weight",
-              .row = [=, h = tensor.expert](int64_t row) { return h * both + l.still + row; },
-              .shape = {spec.heads * both, l.rank}};
-    default:
-      return {tensor.name};
-  }
-}
-
 StoredAt stored_delta(const TensorSpec& tensor, const ChannelDeltaSpec& delta) {
   using enum TensorRole;
   const std::string at = fmt::format("model.layers.{}.self_attn.", tensor.layer);
@@ -237,7 +213,7 @@ StoredAt stored(const DecoderSpec& spec, const TensorSpec& tensor) {
   if (tensor.name.starts_with(at + "self_attn.")) {
     if (const ChannelDeltaSpec* delta = layer.find<ChannelDeltaSpec>())
       return stored_delta(tensor, *delta);
-    return stored_latent(spec, tensor, *layer.attention()->latent);
+    return stored_latent(spec, tensor, /*in_pairs=*/false);
   }
   if (!layer.experts()) return {tensor.name};
   std::string name = renamed(renamed(tensor.name, {{"mlp.", "block_sparse_moe."}}),

@@ -67,14 +67,7 @@ StateSpaceSpec read_state_space(ConfigReader& reader) {
 }
 
 ExpertsSpec read_experts(ConfigReader& reader) {
-  Routing how = read_routing(reader, "n_routed_experts", 8, 2);
-  how.score = ExpertScore::sigmoid;
-  how.groups = read_size(reader, "n_group", how.experts, 1);
-  how.chosen_groups = read_size(reader, "topk_group", how.groups, 1);
-  how.pair_score = how.groups > 1;
-  how.renormalised = reader.boolean("norm_topk_prob", true);
-  if (how.renormalised) how.epsilon = 1e-20f;
-  how.scale = static_cast<float>(reader.number("routed_scaling_factor", 1e-6, 1e6, 1));
+  const Routing how = read_sigmoid_routing(reader, 8, 2);
   const bool has_shared = reader.integer("n_shared_experts", 0, 1, 1) == 1;
   const int shared = read_size(reader, "moe_shared_expert_intermediate_size", kMaxWidth, 7688);
   check_neutral(reader, "moe_latent_size", {});
