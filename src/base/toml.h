@@ -57,30 +57,15 @@ class TomlSection {
   }
   // A list of strings of `choices`; absent is empty.
   std::vector<std::string> names(const char* key, const std::vector<std::string>& choices) {
-    std::vector<std::string> found;
-    const toml::node* node = find(key);
-    if (!node) return found;
-    if (!node->is_array()) fail_type(*node, key, "a list of strings");
-    for (const toml::node& item : *node->as_array()) {
-      if (!item.is_string()) fail_type(item, key, "a list of strings");
-      found.push_back(**item.as_string());
-      if (std::find(choices.begin(), choices.end(), found.back()) == choices.end())
+    return strings(key, [&](const toml::node& item, const std::string& name) {
+      if (std::find(choices.begin(), choices.end(), name) == choices.end())
         fail_usage("{}: expected {} to hold some of {}, found \"{}\"", at(item), quoted(key),
-                   fmt::join(choices, ", "), found.back());
-    }
-    return found;
+                   fmt::join(choices, ", "), name);
+    });
   }
   // A list of strings; absent is empty.
   std::vector<std::string> strings(const char* key) {
-    std::vector<std::string> found;
-    const toml::node* node = find(key);
-    if (!node) return found;
-    if (!node->is_array()) fail_type(*node, key, "a list of strings");
-    for (const toml::node& item : *node->as_array()) {
-      if (!item.is_string()) fail_type(item, key, "a list of strings");
-      found.push_back(**item.as_string());
-    }
-    return found;
+    return strings(key, [](const toml::node&, const std::string&) {});
   }
   void get(const char* key, bool& value) {
     if (const toml::node* node = find(key)) {
@@ -152,6 +137,19 @@ class TomlSection {
   }
   [[noreturn]] void fail_type(const toml::node& node, const char* key, const char* expected) const {
     fail_usage("{}: expected {} to be {}, found another type", at(node), quoted(key), expected);
+  }
+  template <typename Check>
+  std::vector<std::string> strings(const char* key, const Check& check) {
+    std::vector<std::string> found;
+    const toml::node* node = find(key);
+    if (!node) return found;
+    if (!node->is_array()) fail_type(*node, key, "a list of strings");
+    for (const toml::node& item : *node->as_array()) {
+      if (!item.is_string()) fail_type(item, key, "a list of strings");
+      found.push_back(**item.as_string());
+      check(item, found.back());
+    }
+    return found;
   }
 
   const toml::table* table_;
