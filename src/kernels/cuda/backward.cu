@@ -1,6 +1,6 @@
 // Training's operations row by row and element by element: kernels/reference/backward.cc on a GPU.
 #include "device/cuda/cuda_stream.h"
-#include "kernels/cuda/elementwise.cuh"
+#include "kernels/cuda/grid.cuh"
 #include "kernels/cuda/tma.cuh"
 #include "kernels/cuda/training_operations.h"
 
@@ -8,17 +8,6 @@ namespace invar::cuda {
 
 namespace {
 
-constexpr int kThreads = 256, kWarps = kThreads / kWarp;
-
-int blocks_of(int64_t elements) {
-  return static_cast<int>((elements + kThreads - 1) / kThreads);
-}
-__device__ int64_t thread_of_grid() {
-  return static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x;
-}
-__device__ int64_t warp_of_grid() {
-  return static_cast<int64_t>(blockIdx.x) * kWarps + threadIdx.x / kWarp;
-}
 __device__ bf16_t* row_of(const Activation& x, int64_t t) {
   return static_cast<bf16_t*>(x.data) + t * x.stride;
 }
@@ -141,7 +130,7 @@ __global__ __launch_bounds__(kThreads) void qkv_norms_kernel(
 
 // ---- Curves: a thread has an element, pad columns included.
 
-// Of a curve; gelu's is Phi(x) + x * phi(x).
+// The slope of a curve; gelu's is Phi(x) + x * phi(x).
 __device__ float slope(Nonlinearity curve, float x) {
   if (curve == Nonlinearity::gelu) {
     const float s = (x < 0.0f ? -x : x) * math::constants::kSqrtHalf;

@@ -2,7 +2,7 @@
 // kernels/reference/backward.cc on a GPU.
 #include "device/cuda/cuda_stream.h"
 #include "kernels/cuda/cuda_kernels.h"
-#include "kernels/cuda/elementwise.cuh"
+#include "kernels/cuda/grid.cuh"
 #include "kernels/cuda/tma.cuh"
 #include "kernels/cuda/training_operations.h"
 
@@ -10,11 +10,7 @@ namespace invar::cuda {
 
 namespace {
 
-constexpr int kThreads = 256, kWarps = kThreads / kWarp, kLeaf = 32;
-
-int blocks_of(int64_t elements, int64_t each = kThreads) {
-  return static_cast<int>((elements + each - 1) / each);
-}
+constexpr int kLeaf = 32;
 
 // One leaf of order portable: at(j) gives both factors of row j.
 template <typename At>

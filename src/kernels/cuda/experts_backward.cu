@@ -1,6 +1,6 @@
 // The backward of experts: kernels/reference/experts_backward.cc on a GPU.
 #include "device/cuda/cuda_stream.h"
-#include "kernels/cuda/elementwise.cuh"
+#include "kernels/cuda/grid.cuh"
 #include "kernels/cuda/tma.cuh"
 #include "kernels/cuda/training_operations.h"
 #include "numerics/routing.h"
@@ -9,19 +9,12 @@ namespace invar::cuda {
 
 namespace {
 
-constexpr int kThreads = 256, kWarps = kThreads / kWarp, kRouterThreads = 32;
-
-int blocks_of(int64_t elements, int64_t each = kThreads) {
-  return static_cast<int>((elements + each - 1) / each);
-}
-__device__ int64_t thread_of_grid() {
-  return static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
-}
+constexpr int kRouterThreads = 32;
 
 // A warp has a pair.
 __global__ __launch_bounds__(kThreads) void pair_gradients_kernel(
     const __grid_constant__ PairGradientsParams p) {
-  const int64_t i = static_cast<int64_t>(blockIdx.x) * kWarps + threadIdx.x / kWarp;
+  const int64_t i = warp_of_grid();
   if (i >= p.rows * p.chosen) return;
   const float* d = p.d + i / p.chosen * p.width;
   const float* y = static_cast<const float*>(p.y.data) + p.place[i] * p.y.stride;

@@ -1,7 +1,7 @@
 // What stands around recurrences: kernels/reference/recurrent_rows.cc on a GPU. Sums have their own
 // order, so the kernels are those of every order.
 #include "device/cuda/cuda_stream.h"
-#include "kernels/cuda/elementwise.cuh"
+#include "kernels/cuda/grid.cuh"
 #include "kernels/cuda/operations.h"
 #include "kernels/cuda/tma.cuh"
 #include "kernels/recurrent.h"
@@ -10,8 +10,6 @@
 namespace invar::cuda {
 
 namespace {
-
-constexpr int kThreads = 256, kWarps = kThreads / kWarp;
 
 __device__ void put(void* of, DType type, int64_t i, float x) {
   store({of, type, 0}, i, x);
@@ -24,17 +22,6 @@ __device__ void keep(void* of, DType type, int64_t i, float x) {
 }
 __device__ float logistic(float x) {
   return 1.0f / (1.0f + math::exp(-x));
-}
-
-// Thread i of the grid has element i % width of row i / width.
-int blocks_of(int64_t elements) {
-  return static_cast<int>((elements + kThreads - 1) / kThreads);
-}
-__device__ int64_t thread_of_grid() {
-  return static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x;
-}
-__device__ int64_t warp_of_grid() {
-  return static_cast<int64_t>(blockIdx.x) * kWarps + threadIdx.x / kWarp;
 }
 
 __global__ __launch_bounds__(kThreads) void keep_inputs_kernel(
