@@ -446,6 +446,9 @@ TEST_F(RlRuns, RefuseBadInputInOneSentence) {
   expect_refused("\"arithmetic\"", "\"poems\"",
                  "to hold some of arithmetic, format, copying, found \"poems\"");
   expect_refused("\"arithmetic\"", "3", "line 6: expected \"tasks.kinds\" to be a list of strings");
+  expect_refused("kinds = [\"arithmetic\"]", "file = \"p\"\nreward = \"exact\"\ncommand = [\"p\"]",
+                 "expected a reward by name or the command of a program, found both");
+  expect_refused("kinds = [\"arithmetic\"]", "file = \"p\"\ncommand = []", "found an empty list");
   expect_refused("answers = 8", "answers = 1", "from 2 to 1024, found 1");
   expect_refused("groups = 2", "rows = 2", "found \"training.rows\"");
   expect_refused("model = \"start/model\"\n", "", "expected \"model\", found no such key");

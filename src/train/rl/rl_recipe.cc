@@ -27,6 +27,12 @@ void read_tasks(TomlSection section, RlRecipe& recipe) {
   section.get("file", own.file);
   section.get("reward", own.reward, {"exact", "last_line", "contains"});
   own.command = section.strings("command");
+  if (section.has("reward") && section.has("command"))
+    fail_usage("{}: expected a reward by name or the command of a program, found both",
+               section.file());
+  if (section.has("command") && own.command.empty())
+    fail_usage("{}: expected \"tasks.command\" to begin with a program, found an empty list",
+               section.file());
   section.get("held_out", own.held_out, 0, kMost);
   if (own.file.empty() && (section.has("reward") || section.has("command") || own.held_out > 0))
     fail_usage("{}: expected a file of problems beside a reward, found none", section.file());
