@@ -101,4 +101,8 @@ HttpReply error_reply(const ApiError& error, std::string_view path) {
   return reply;
 }
 
+ApiError unwritten(const std::exception& error) {
+  return {500, std::string("the answer cannot be written: ") + error.what()};
+}
+
 }  // namespace invar::server

@@ -29,6 +29,9 @@ ApiError refusal_of(const Error& error, const json::Value& body);
 inline constexpr const char* kTooLate =
     "the answer was not ready in the time that the request gave";
 
+// The error of an answer that was computed and could not be written.
+ApiError unwritten(const std::exception& error);
+
 // The "type" that goes with a status.
 const char* error_type(int status);
 // In the form of the API that `path` belongs to.

@@ -1,4 +1,4 @@
-// One connection of the HTTP server. Only http.cc and http_connection.cc include this.
+// One connection of the HTTP server. Included by http.cc and connection.h alone.
 #pragma once
 
 #include <boost/asio/ip/tcp.hpp>
