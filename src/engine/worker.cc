@@ -16,12 +16,6 @@ Kernels gpu_kernels(const ModelDescription& model, Device& device) {
   if (options.instruction_set != "auto")
     fail_usage("the instruction set {} was asked for and the device is {}", options.instruction_set,
                options.device);
-  // Its experts without gates read lists that were not there yet; that was mended after the last
-  // run on a GPU, and the recorded hash has not been seen there since.
-  if (model.spec().family == "nemotron_h" && model.arithmetic.order == Order::hopper)
-    fail_usage(
-        "a nemotron_h model is computed on GPUs in the arithmetic portable alone, and hopper was "
-        "asked for; use --arith portable");
   if (model.arithmetic.is_baseline && model.arithmetic.weights == DType::f32)
     fail_usage(
         "on a GPU the arithmetic control is for bf16 weights and this model's are f32 or f16; use "

@@ -329,13 +329,11 @@ class LaunchTest(unittest.TestCase):
 
     def test_what_cannot_be_is_a_sentence(self):
         x, w = values(4, 64).cuda(), values(8, 64).cuda()
-        half = values(4, 64).cuda().requires_grad_()
         for call in (lambda: ops.linear(x, w[:, :32]), lambda: ops.linear(x, w, torch.zeros(3).cuda()), lambda: ops.linear(x, w, runs=5),
                      lambda: ops.linear(x, w, order="x"), lambda: ops.linear(x, w.cpu()), lambda: ops.rms_norm(x, torch.ones(3).cuda()),
                      lambda: ops.linear(x[:0], w), lambda: ops.gated_linear(x, w, w[:4]),
                      lambda: ops.packed_attention(x, *rotation(64, 16), [4], 2, 1),
-                     lambda: ops.packed_attention(x, *(t.cuda() for t in rotation(64, 16)), [3], 2, 1),
-                     lambda: ops.linear(half, w).sum().backward()):
+                     lambda: ops.packed_attention(x, *(t.cuda() for t in rotation(64, 16)), [3], 2, 1)):
             with self.assertRaises((ValueError, TypeError, RuntimeError)) as caught:
                 call()
             self.assertNotIn("CUDA error", str(caught.exception))

@@ -11,6 +11,7 @@
 #include <array>
 #include <limits>
 
+#include "base/check.h"
 #include "device/cuda/cuda_check.h"
 #include "device/cuda/cuda_stream.h"
 #include "kernels/cuda/attention_f32.h"
@@ -19,6 +20,7 @@
 #include "kernels/cuda/elementwise.cuh"
 #include "kernels/cuda/mma.cuh"
 #include "kernels/cuda/operations.h"
+#include "kernels/cuda/training_operations.h"
 
 namespace invar::cuda {
 
@@ -492,6 +494,19 @@ void rotated_attention(const RotatedAttentionParams& p, const Execution& on) {
     return attend_single_rotated({p.rotation, without_shared(p.of)}, on);
   qkv(p.rotation, on);
   kernels(Order::hopper).attention(p.of, on);
+}
+
+bool tiles_keep_sums(const AttentionParams& p) {
+  return rows_can(p) && may_have_many_rows(p);
+}
+
+void attend_with_sums(const PartialAttentionParams& p, const Execution& on) {
+  const AttentionParams of = without_shared(p.of);
+  CHECK(!of.sinks && !p.begin, "what attention keeps for its backward");
+  attend_tiles(of, on, p.max, p.sum);
+  if (of.fewest_rows >= kManyRows) return;
+  attend_single(of, on);
+  attention_sums<Order::hopper>(p, SumsOf::few_rows, on);
 }
 
 std::span<const AttentionSchedule> attention_schedules(Order order) {

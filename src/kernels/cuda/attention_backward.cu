@@ -4,9 +4,8 @@
 // each tile again. Rows of one table are one sequence from position 0 on.
 #include "base/check.h"
 #include "device/cuda/cuda_stream.h"
-#include "kernels/cuda/elementwise.cuh"
+#include "kernels/cuda/attention_rows.cuh"
 #include "kernels/cuda/mma.cuh"
-#include "kernels/cuda/tma.cuh"
 #include "kernels/cuda/training_operations.h"
 
 namespace invar::cuda {
@@ -519,12 +518,13 @@ void launch_backward(const AttentionBackwardParams& p, const Execution& on) {
 // A block has a tile of queries of a head.
 template <Order order>
 __global__ __launch_bounds__(kThreads) void attention_sums_kernel(
-    const __grid_constant__ PartialAttentionParams partial, ScoreScale scale) {
+    const __grid_constant__ PartialAttentionParams partial, ScoreScale scale, SumsOf rows) {
   extern __shared__ uint32_t shared[];
   __shared__ float scores[kTile][kSplitSlots + 1];
   const AttentionParams& p = partial.of;
   const int64_t t0 = p.positions[blockIdx.x];
   if (t0 % kTile != 0) return;
+  if (rows == SumsOf::few_rows && has_many_rows(p, blockIdx.x)) return;
   const int h = static_cast<int>(blockIdx.y), lane = threadIdx.x % kWarp;
   const Sequence sequence(p, blockIdx.x);
   const Tiles tiles(p, sequence, h / (p.heads / p.kv.kv_heads));
@@ -588,6 +588,7 @@ void attention_backward(const AttentionBackwardParams& p, const Execution& on) {
   const AttentionParams& f = p.forward;
   if (f.rows == 0) return;
   CHECK(f.kv.head_dim <= kMostHeadDim && !f.kv.is_f32(), "heads of attention's backward");
+  if (order == Order::hopper && backward_tiles_can(p)) return attention_backward_tiles(p, on);
   switch ((head_words(f.kv.head_dim) + kWarp - 1) / kWarp) {
     case 1:
       return launch_backward<order, 1>(p, on);
@@ -603,7 +604,7 @@ template void attention_backward<Order::portable>(const AttentionBackwardParams&
 template void attention_backward<Order::hopper>(const AttentionBackwardParams&, const Execution&);
 
 template <Order order>
-void attention_sums(const PartialAttentionParams& p, const Execution& on) {
+void attention_sums(const PartialAttentionParams& p, SumsOf rows, const Execution& on) {
   const AttentionParams& f = p.of;
   if (f.rows == 0 || !p.max) return;
   CHECK(f.kv.head_dim <= kMostHeadDim && !f.kv.is_f32() && !f.sinks && !p.begin,
@@ -613,10 +614,12 @@ void attention_sums(const PartialAttentionParams& p, const Execution& on) {
   auto* kernel = attention_sums_kernel<order>;
   gpu_of(on).allow_shared(reinterpret_cast<const void*>(kernel), bytes);
   kernel<<<dim3(static_cast<unsigned>(f.rows), static_cast<unsigned>(f.heads)), kThreads,
-           static_cast<size_t>(bytes), stream>>>(p, score_scale(f));
+           static_cast<size_t>(bytes), stream>>>(p, score_scale(f), rows);
   cuda_launched("sums of attention");
 }
-template void attention_sums<Order::portable>(const PartialAttentionParams&, const Execution&);
-template void attention_sums<Order::hopper>(const PartialAttentionParams&, const Execution&);
+template void attention_sums<Order::portable>(const PartialAttentionParams&, SumsOf,
+                                              const Execution&);
+template void attention_sums<Order::hopper>(const PartialAttentionParams&, SumsOf,
+                                            const Execution&);
 
 }  // namespace invar::cuda

@@ -75,7 +75,9 @@ CUtensorMap tile_queries(const AttentionParams& p);
 
 // Attention of the rows whose tables have many rows, and of the others.
 bool tiles_can(int head_dim);
-void attend_tiles(const AttentionParams& p, const Execution& on);
+// `max` and `sum` as PartialAttentionParams has them, of the rows whose tables have many rows.
+void attend_tiles(const AttentionParams& p, const Execution& on, float* max = nullptr,
+                  float* sum = nullptr);
 bool single_can(int head_dim);
 // It reads slots before the kernels before it are done, but none that a row of the same call may
 // write: a sequence's rows have consecutive positions, so those are at most p.rows - 1 before a

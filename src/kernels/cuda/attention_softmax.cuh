@@ -64,46 +64,53 @@ __device__ __forceinline__ void largest(const float (&s)[64], float (&top)[2], f
   }
 }
 
-// s = exp2(fma(s, c, minus_max)) for arguments below 128, eight at a time so that the operations of
-// one do not wait for each other. kClamp: some may be below -126, where the result is 0.
+// t = exp2(t) of eight arguments below 128, so that the operations of one do not wait for each
+// other. kClamp: some may be below -126, where the result is 0.
+template <bool kClamp>
+__device__ __forceinline__ void exponentials_of(float (&t)[8]) {
+  float z[8], y[8];
+  if constexpr (kClamp) {
+#pragma unroll
+    for (int q = 0; q < 8; ++q) t[q] = t[q] < -126.0f ? -127.0f : t[q];
+  }
+#pragma unroll
+  for (int q = 0; q < 8; ++q)
+    asm volatile("add.rn.ftz.f32 %0, %1, 0f4B400000;" : "=f"(z[q]) : "f"(t[q]));
+#pragma unroll
+  for (int q = 0; q < 8; ++q)
+    asm volatile("sub.rn.ftz.f32 %0, %1, 0f4B400000;" : "=f"(y[q]) : "f"(z[q]));
+#pragma unroll
+  for (int q = 0; q < 8; ++q) asm volatile("sub.rn.ftz.f32 %0, %0, %1;" : "+f"(t[q]) : "f"(y[q]));
+  constexpr auto kCoefficients = math::constants::kExp2;
+#pragma unroll
+  for (int q = 0; q < 8; ++q)
+    asm volatile("fma.rn.ftz.f32 %0, %1, %2, %3;"
+                 : "=f"(y[q])
+                 : "f"(t[q]), "f"(kCoefficients[0]), "f"(kCoefficients[1]));
+#pragma unroll
+  for (int i = 2; i <= 6; ++i)
+#pragma unroll
+    for (int q = 0; q < 8; ++q)
+      asm volatile("fma.rn.ftz.f32 %0, %0, %1, %2;"
+                   : "+f"(y[q])
+                   : "f"(t[q]), "f"(i < 6 ? kCoefficients[i < 6 ? i : 0] : 1.0f));
+      // The low bits of z are the integer part; with -127 and t = 0 the result is +0.
+#pragma unroll
+  for (int q = 0; q < 8; ++q)
+    t[q] = __uint_as_float(__float_as_uint(y[q]) + (__float_as_uint(z[q]) << 23));
+}
+
+// s = exp2(fma(s, c, minus_max)) for arguments below 128.
 template <bool kClamp>
 __device__ __forceinline__ void exponentials(float (&s)[64], float c, const float (&minus_max)[2]) {
-  constexpr int kAtOnce = 8;
 #pragma unroll
-  for (int x = 0; x < 64; x += kAtOnce) {
-    float z[kAtOnce], f[kAtOnce], y[kAtOnce];
+  for (int x = 0; x < 64; x += 8) {
+    float t[8];
 #pragma unroll
-    for (int q = 0; q < kAtOnce; ++q) f[q] = __fmaf_rn(s[x + q], c, minus_max[q / 2 % 2]);
-    if constexpr (kClamp) {
+    for (int q = 0; q < 8; ++q) t[q] = __fmaf_rn(s[x + q], c, minus_max[q / 2 % 2]);
+    exponentials_of<kClamp>(t);
 #pragma unroll
-      for (int q = 0; q < kAtOnce; ++q) f[q] = f[q] < -126.0f ? -127.0f : f[q];
-    }
-#pragma unroll
-    for (int q = 0; q < kAtOnce; ++q)
-      asm volatile("add.rn.ftz.f32 %0, %1, 0f4B400000;" : "=f"(z[q]) : "f"(f[q]));
-#pragma unroll
-    for (int q = 0; q < kAtOnce; ++q)
-      asm volatile("sub.rn.ftz.f32 %0, %1, 0f4B400000;" : "=f"(y[q]) : "f"(z[q]));
-#pragma unroll
-    for (int q = 0; q < kAtOnce; ++q)
-      asm volatile("sub.rn.ftz.f32 %0, %0, %1;" : "+f"(f[q]) : "f"(y[q]));
-    constexpr auto kCoefficients = math::constants::kExp2;
-#pragma unroll
-    for (int q = 0; q < kAtOnce; ++q)
-      asm volatile("fma.rn.ftz.f32 %0, %1, %2, %3;"
-                   : "=f"(y[q])
-                   : "f"(f[q]), "f"(kCoefficients[0]), "f"(kCoefficients[1]));
-#pragma unroll
-    for (int i = 2; i <= 6; ++i)
-#pragma unroll
-      for (int q = 0; q < kAtOnce; ++q)
-        asm volatile("fma.rn.ftz.f32 %0, %0, %1, %2;"
-                     : "+f"(y[q])
-                     : "f"(f[q]), "f"(i < 6 ? kCoefficients[i < 6 ? i : 0] : 1.0f));
-        // The low bits of z are the integer part; with -127 and f = 0 the result is +0.
-#pragma unroll
-    for (int q = 0; q < kAtOnce; ++q)
-      s[x + q] = __uint_as_float(__float_as_uint(y[q]) + (__float_as_uint(z[q]) << 23));
+    for (int q = 0; q < 8; ++q) s[x + q] = t[q];
   }
 }
 

@@ -25,6 +25,7 @@ struct Task {
 struct TileWork {
   int tile_rows, tiles, pairs;  // at most so many; blocks for the queries of a key/value head
   ScoreScale scale;
+  float *max = nullptr, *sum = nullptr;  // PartialAttentionParams
 
   __host__ __device__ int items(int kv_heads) const { return tiles * pairs * kv_heads; }
 };

@@ -161,6 +161,13 @@ __device__ void attend(const AttentionParams& p, const TileWork& work, uint32_t 
                               int64_t t, int head, int lane) {
     using S = TileShape<kHeadDim>;
     constexpr int kSecond = S::kSecond;
+    const bool wanted[2] = {range.last[0] >= 0, range.last[1] >= 0};
+    if (work.max && lane % 4 == 0)
+      for (int r = 0; r < 2; ++r) {
+        if (!wanted[r]) continue;
+        work.max[(t + 8 * r) * p.heads + head] = state.max[r];
+        work.sum[(t + 8 * r) * p.heads + head] = state.sum[r];
+      }
     if (p.sinks) {
       state.join(p.sinks, head);
       shrink(out, state);
@@ -172,7 +179,6 @@ __device__ void attend(const AttentionParams& p, const TileWork& work, uint32_t 
     const bool is_tame =
         __all_sync(kAllLanes, low > 0x1p-70f && high < 0x1p100f && state.sum[0] < 0x1p30f &&
                                   state.sum[1] < 0x1p30f);
-    const bool wanted[2] = {range.last[0] >= 0, range.last[1] >= 0};
     bf16_t* const first =
         static_cast<bf16_t*>(p.out.data) + t * p.out.stride + int64_t{head} * kHeadDim;
     bf16_t* const to[2] = {first, first + 8 * p.out.stride};
@@ -215,10 +221,14 @@ __global__ __launch_bounds__(kTileThreads,
 }
 
 template <int kHeadDim>
-void attend_tiles_of(const AttentionParams& p, const Execution& on) {
+void attend_tiles_of(const AttentionParams& p, const Execution& on, float* max, float* sum) {
   using S = TileShape<kHeadDim>;
   const int per_group = p.heads / p.kv.kv_heads;
-  TileWork work{.tile_rows = per_group % 2 == 0 ? 64 : 128, .scale = score_scale(p)};
+  TileWork work = {};
+  work.tile_rows = per_group % 2 == 0 ? 64 : 128;
+  work.scale = score_scale(p);
+  work.max = max;
+  work.sum = sum;
   work.tiles = static_cast<int>((p.rows + work.tile_rows - 1) / work.tile_rows);
   work.pairs = per_group % 2 == 0 ? per_group / 2 : per_group;
   const LaunchShape shape = {
@@ -236,16 +246,16 @@ bool tiles_can(int head_dim) {
   return head_dim == 64 || head_dim == 80 || head_dim == 96 || head_dim == 128;
 }
 
-void attend_tiles(const AttentionParams& p, const Execution& on) {
+void attend_tiles(const AttentionParams& p, const Execution& on, float* max, float* sum) {
   switch (p.kv.head_dim) {
     case 64:
-      return attend_tiles_of<64>(p, on);
+      return attend_tiles_of<64>(p, on, max, sum);
     case 80:
-      return attend_tiles_of<80>(p, on);
+      return attend_tiles_of<80>(p, on, max, sum);
     case 96:
-      return attend_tiles_of<96>(p, on);
+      return attend_tiles_of<96>(p, on, max, sum);
     default:
-      return attend_tiles_of<128>(p, on);
+      return attend_tiles_of<128>(p, on, max, sum);
   }
 }
 

@@ -105,8 +105,9 @@ void attention(const AttentionParams& p, const Execution& on) {
 // With what a tape keeps.
 template <Order order>
 void partial_attention(const PartialAttentionParams& p, const Execution& on) {
+  if (order == Order::hopper && p.max && tiles_keep_sums(p.of)) return attend_with_sums(p, on);
   attention<order>(p.of, on);
-  attention_sums<order>(p, on);
+  attention_sums<order>(p, SumsOf::all_rows, on);
 }
 
 template <Order order>

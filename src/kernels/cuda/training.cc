@@ -64,8 +64,8 @@ TrainingKernels training_table() {
 }  // namespace
 
 void attention_sums(Order order, const PartialAttentionParams& p, const Execution& on) {
-  order == Order::hopper ? attention_sums<Order::hopper>(p, on)
-                         : attention_sums<Order::portable>(p, on);
+  order == Order::hopper ? attention_sums<Order::hopper>(p, SumsOf::all_rows, on)
+                         : attention_sums<Order::portable>(p, SumsOf::all_rows, on);
 }
 
 TrainingKernels training_kernels(Order order) {

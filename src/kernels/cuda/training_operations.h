@@ -33,8 +33,16 @@ template <Order order>
 void extend_matmul(const MatmulParams& p, const Execution& on);
 template <Order order>
 void attention_backward(const AttentionBackwardParams& p, const Execution& on);
-// M and L of attention (numerics 4.1, step 4), of whole sequences.
+// The same of order hopper on the warpgroups' tensor cores, where heads and cache are for it.
+bool backward_tiles_can(const AttentionBackwardParams& p);
+void attention_backward_tiles(const AttentionBackwardParams& p, const Execution& on);
+// M and L of attention (numerics 4.1, step 4), of whole sequences, or of those whose tables have
+// few rows.
+enum class SumsOf { all_rows, few_rows };
 template <Order order>
-void attention_sums(const PartialAttentionParams& p, const Execution& on);
+void attention_sums(const PartialAttentionParams& p, SumsOf rows, const Execution& on);
+// Attention of order hopper whose tiles of rows keep M and L.
+bool tiles_keep_sums(const AttentionParams& p);
+void attend_with_sums(const PartialAttentionParams& p, const Execution& on);
 
 }  // namespace invar::cuda
