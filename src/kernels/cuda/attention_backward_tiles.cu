@@ -70,19 +70,14 @@ __global__ __launch_bounds__(256) void row_values_kernel(const __grid_constant__
            int64_t{head} * words;
   };
   const uint32_t *x = at(of.p.d_out), *y = at(f.out);
-  // Elements 2 * lane and the next of each 64: sum64, whose lanes 32 apart are 16 threads apart.
+  // sum64; elements 2 * lane and the next of each 64 are this lane's.
   float even = 0.0f, odd = 0.0f;
   for (int w = lane; w < words; w += kWarp) {
     even = __fmaf_rn(__uint_as_float(x[w] << 16), __uint_as_float(y[w] << 16), even);
     odd = __fmaf_rn(__uint_as_float(x[w] & 0xffff0000), __uint_as_float(y[w] & 0xffff0000), odd);
   }
-#pragma unroll
-  for (int apart = 16; apart > 0; apart /= 2) {
-    even = even + __shfl_xor_sync(kAllLanes, even, apart);
-    odd = odd + __shfl_xor_sync(kAllLanes, odd, apart);
-  }
-  if (lane == 0)
-    *of.row_values(row, head) = {of.p.max[item], 1.0f / of.p.sum[item], even + odd, 0.0f};
+  const float mean = halve64_of_pairs(even, odd);
+  if (lane == 0) *of.row_values(row, head) = {of.p.max[item], 1.0f / of.p.sum[item], mean, 0.0f};
 }
 
 // ---- The warp that fetches

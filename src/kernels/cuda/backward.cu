@@ -8,10 +8,6 @@ namespace invar::cuda {
 
 namespace {
 
-__device__ bf16_t* row_of(const Activation& x, int64_t t) {
-  return static_cast<bf16_t*>(x.data) + t * x.stride;
-}
-
 // sum64 of at(i) by fma of the pair that it gives, by a warp; every lane has the sum.
 template <typename At>
 __device__ float dot64(int64_t width, const At& at) {
@@ -44,7 +40,69 @@ __device__ void norm_backward_row(const float* dy, const float* x, const float* 
     use(i, __fmaf_rn(-(x[i] * rs), mean, dy[i] * weight[i]) * rs);
 }
 
+// A vector of whole 64 elements, at most kMost times 64, in a warp's registers: lane l has elements
+// 2l and 2l + 1 of each 64.
+template <int kMost>
+struct Pairs {
+  float2 of[kMost];
+
+  // use(k, i): of[k] are elements i and i + 1.
+  template <typename Use>
+  __device__ static void each(int64_t width, const Use& use) {
+#pragma unroll
+    for (int k = 0; k < kMost; ++k)
+      if (k * 64 < width) use(k, k * 64 + threadIdx.x % kWarp * 2);
+  }
+  __device__ Pairs(const float* x, int64_t width) {
+    each(width, [&](int k, int i) { of[k] = *reinterpret_cast<const float2*>(x + i); });
+  }
+  // sum64 by fma of the products with another's elements.
+  __device__ float dot(const Pairs& y, int64_t width) const {
+    float even = 0.0f, odd = 0.0f;
+    each(width, [&](int k, int) {
+      even = __fmaf_rn(of[k].x, y.of[k].x, even);
+      odd = __fmaf_rn(of[k].y, y.of[k].y, odd);
+    });
+    return halve64_of_pairs(even, odd);
+  }
+};
+
+// norm_backward_row and what comes before it: use(i, both dx from i on); returns rs.
+template <int kMost, typename Use>
+__device__ float norm_backward_pairs(const float* dy, const float* x, const float* weight,
+                                     int64_t width, float eps, const Use& use) {
+  Pairs<kMost> n(x, width), d(dy, width);
+  const float rs = inverse_root(n.dot(n, width), width, eps);
+  Pairs<kMost>::each(width, [&](int k, int i) {
+    n.of[k] = {n.of[k].x * rs, n.of[k].y * rs};
+    d.of[k] = {d.of[k].x * weight[i], d.of[k].y * weight[i + 1]};
+  });
+  const float mean = d.dot(n, width) / static_cast<float>(width);
+  Pairs<kMost>::each(width, [&](int k, int i) {
+    use(i, float2{__fmaf_rn(-n.of[k].x, mean, d.of[k].x) * rs,
+                  __fmaf_rn(-n.of[k].y, mean, d.of[k].y) * rs});
+  });
+  return rs;
+}
+constexpr int kMostOfRow = 32, kMostOfHead = 4;
+bool are_pairs(int64_t width, int most) {
+  return width % 64 == 0 && width <= most * 64;
+}
+
 // ---- Norms: a warp has a row.
+
+__global__ __launch_bounds__(kThreads) void norm_backward_pairs_kernel(
+    const __grid_constant__ NormBackwardParams p) {
+  const int64_t t = warp_of_grid();
+  if (t >= p.rows) return;
+  float* dx = p.dx + t * p.width;
+  const float rs = norm_backward_pairs<kMostOfRow>(
+      p.dy + t * p.width, p.x + t * p.width, p.weight, p.width, p.eps, [&](int i, float2 d) {
+        float2& both = *reinterpret_cast<float2*>(dx + i);
+        both = {both.x + d.x, both.y + d.y};
+      });
+  if (threadIdx.x % kWarp == 0) p.rs[t] = rs;
+}
 
 __global__ __launch_bounds__(kThreads) void norm_backward_kernel(
     const __grid_constant__ NormBackwardParams p) {
@@ -128,113 +186,36 @@ __global__ __launch_bounds__(kThreads) void qkv_norms_kernel(
                     [&](int64_t i, float dx) { out[first + i] = f32_to_bf16(dx); });
 }
 
-// ---- Curves: a thread has an element, pad columns included.
-
-// The slope of a curve; gelu's is Phi(x) + x * phi(x).
-__device__ float slope(Nonlinearity curve, float x) {
-  if (curve == Nonlinearity::gelu) {
-    const float s = (x < 0.0f ? -x : x) * math::constants::kSqrtHalf;
-    const float bell = math::exp(-(s * s));
-    const float density = bell * (math::constants::kGeluLinear * 0.25f);
-    const float t = 1.0f / __fmaf_rn(math::constants::kErfcStep, s, 1.0f);
-    constexpr auto kErfc = math::constants::kErfc;
-    float p = kErfc[0];
-    for (int i = 1; i < 5; ++i) p = __fmaf_rn(p, t, kErfc[i]);
-    const float tail = ((p * t) * bell) * 0.5f;
-    return __fmaf_rn(x, density, x < 0.0f ? tail : 1.0f - tail);
-  }
-  const bool is_gelu = curve == Nonlinearity::gelu_tanh;
-  const float z = is_gelu ? math::gelu_exponent(x) : x;
-  const float step = is_gelu ? x * math::gelu_exponent_slope(x) : x;
-  const float s = 1.0f / (1.0f + math::exp(-z));
-  return s * __fmaf_rn(step, 1.0f - s, 1.0f);
-}
-
-__global__ __launch_bounds__(kThreads) void curve_backward_kernel(
-    const __grid_constant__ CurveBackwardParams p) {
-  const int64_t padded = round_up(p.width, kLeafPad);
-  const int64_t at = thread_of_grid(), t = at / padded, f = at % padded;
+// The same of heads of whole 64 elements, each of which has a norm of its own.
+__global__ __launch_bounds__(kThreads) void head_norms_kernel(
+    const __grid_constant__ QkvBackwardParams p) {
+  const int e = p.head_dim, normed = p.heads + p.kv_heads, heads = normed + p.kv_heads;
+  const auto warp = static_cast<uint32_t>(warp_of_grid());
+  const int64_t t = warp / static_cast<uint32_t>(heads + 1);
+  const int h = static_cast<int>(warp % static_cast<uint32_t>(heads + 1));
   if (t >= p.rows) return;
-  const int64_t i = t * p.width + f;
-  row_of(p.out, t)[f] = f < p.width ? f32_to_bf16(p.dy[i] * slope(p.curve, p.x[i])) : bf16_t{0};
-}
-
-__global__ __launch_bounds__(kThreads) void gate_backward_kernel(
-    const __grid_constant__ GateBackwardParams p) {
-  const int64_t both = 2 * round_up(p.width, kPanelWidth), units = round_up(both, kLeafPad) / 2;
-  const int64_t at = thread_of_grid(), t = at / units, f = at % units;
-  if (t >= p.rows) return;
-  const int64_t gate = paired_column(f, 0), up = paired_column(f, 1);
   bf16_t* out = row_of(p.out, t);
-  if (f >= p.width) {
-    out[gate] = out[up] = bf16_t{0};
+  const int64_t first = int64_t{h} * e;
+  if (h == heads) {
+    for (int64_t i = first + threadIdx.x % kWarp; i < round_up(first, kLeafPad); i += kWarp)
+      out[i] = bf16_t{0};
     return;
   }
-  const float* dots = p.gate_up + t * both;
-  float g = dots[dots_column(f, 0, p.width, p.layout)];
-  float u = dots[dots_column(f, 1, p.width, p.layout)];
-  if (p.gate_bias) g = g + p.gate_bias[f];
-  if (p.up_bias) u = u + p.up_bias[f];
-  const float d = p.d_gated[t * p.width + f];
-  const bool is_gelu = p.curve == Nonlinearity::gelu_tanh;
-  const float z = is_gelu ? math::gelu_exponent(g) : g;
-  const float step = is_gelu ? g * math::gelu_exponent_slope(g) : g;
-  const float below = 1.0f + math::exp(-z), s = 1.0f / below;
-  out[gate] = f32_to_bf16((d * u) * (s * __fmaf_rn(step, 1.0f - s, 1.0f)));
-  out[up] = f32_to_bf16(d * (g / below));
-}
-
-// The curve behind dots that were kept: what a gated product leaves.
-__global__ __launch_bounds__(kThreads) void gate_dots_kernel(
-    const __grid_constant__ KeptGatedMatmulParams kept) {
-  const GatedMatmulParams& p = kept.product;
-  const int64_t width = p.gate_up.n, padded = round_up(width, kLeafPad);
-  const int64_t both = 2 * round_up(width, kPanelWidth);
-  const int64_t at = thread_of_grid(), t = at / padded, f = at % padded;
-  if (t >= p.rows) return;
-  float y = 0.0f;
-  if (f < width) {
-    const WeightLayout layout = p.gate_up.layout;
-    float gate = kept.dots[t * both + dots_column(f, 0, width, layout)];
-    float up = kept.dots[t * both + dots_column(f, 1, width, layout)];
-    if (p.gate_bias) gate = gate + p.gate_bias[f];
-    if (p.up_bias) up = up + p.up_bias[f];
-    y = gated(p.curve, gate, up);
+  const float* d = p.d_qkv + t * p.d_qkv_stride + first;
+  const auto write = [&](int i, float2 x) {
+    *reinterpret_cast<uint32_t*>(out + first + i) =
+        f32_to_bf16(x.x) | static_cast<uint32_t>(f32_to_bf16(x.y)) << 16;
+  };
+  if (h >= normed || !p.q_norm) {
+    const Pairs<kMostOfHead> values(d, e);
+    return Pairs<kMostOfHead>::each(e, [&](int k, int i) { write(i, values.of[k]); });
   }
-  store(p.out, t * p.out.stride + f, y);
+  const float rs = norm_backward_pairs<kMostOfHead>(
+      d, p.qkv + t * p.qkv_stride + first, h < p.heads ? p.q_norm : p.k_norm, e, p.norm_eps, write);
+  if (threadIdx.x % kWarp == 0) p.rs[t * normed + h] = rs;
 }
 
 // ---- The ends of a step
-
-__global__ __launch_bounds__(kThreads) void loss_kernel(const __grid_constant__ LossParams p) {
-  const int64_t padded = round_up(p.vocab, kLeafPad);
-  const int64_t at = thread_of_grid(), t = at / padded, v = at % padded;
-  if (t >= p.rows) return;
-  const float weight = p.weights[t];
-  bf16_t y{0};
-  if (weight != 0.0f && v < p.vocab) {
-    const auto probability = [&](const float* logits, const float* max, const float* log_sum) {
-      return math::exp((logits[t * p.stride + v] - max[t]) - log_sum[t]);
-    };
-    float wanted = v == p.targets[t] ? 1.0f : 0.0f;
-    if (p.teacher)
-      wanted = __fmaf_rn(p.teacher_share, probability(p.teacher, p.teacher_max, p.teacher_log_sum),
-                         (1.0f - p.teacher_share) * wanted);
-    y = f32_to_bf16(weight * (probability(p.logits, p.max, p.log_sum) - wanted));
-  }
-  row_of(p.out, t)[v] = y;
-}
-
-// A thread has a column and goes through the rows: those of one token meet in their order.
-__global__ __launch_bounds__(kThreads) void embed_gradient_kernel(
-    const __grid_constant__ EmbedGradientParams p) {
-  const int64_t d = thread_of_grid();
-  if (d >= p.width) return;
-  for (int64_t t = 0; t < p.rows; ++t) {
-    float& gradient = p.gradient[int64_t{p.tokens[t]} * p.width + d];
-    gradient = gradient + p.dx[t * p.width + d] * p.scale;
-  }
-}
 
 __global__ __launch_bounds__(kThreads) void adam_kernel(const __grid_constant__ AdamParams p) {
   const int64_t i = thread_of_grid();
@@ -266,8 +247,8 @@ __global__ __launch_bounds__(kThreads) void pick_kernel(const __grid_constant__ 
 
 void norm_backward(const NormBackwardParams& p, const Execution& on) {
   if (p.rows == 0) return;
-  launch("a norm's backward", norm_backward_kernel, {blocks_of(p.rows * kWarp), kThreads, 0}, on,
-         p);
+  auto* kernel = are_pairs(p.width, kMostOfRow) ? norm_backward_pairs_kernel : norm_backward_kernel;
+  launch("a norm's backward", kernel, {blocks_of(p.rows * kWarp), kThreads, 0}, on, p);
 }
 void layer_norm_backward(const LayerNormBackwardParams& p, const Execution& on) {
   if (p.norm.rows == 0) return;
@@ -279,32 +260,12 @@ void qkv_backward(const QkvBackwardParams& p, const Execution& on) {
   const int64_t heads = p.heads + p.kv_heads, vectors = p.is_joint ? 2 : heads;
   launch("rotating gradients back", rotate_back_kernel,
          {blocks_of(p.rows * heads * (p.head_dim / 2)), kThreads, 0}, on, p);
+  if (!p.is_joint && are_pairs(p.head_dim, kMostOfHead) && p.d_qkv_stride % 2 == 0 &&
+      p.qkv_stride % 2 == 0)
+    return launch("the backward of heads' norms", head_norms_kernel,
+                  {blocks_of(p.rows * (heads + p.kv_heads + 1) * kWarp), kThreads, 0}, on, p);
   launch("the backward of heads' norms", qkv_norms_kernel,
          {blocks_of(p.rows * (vectors + 1) * kWarp), kThreads, 0}, on, p);
-}
-void curve_backward(const CurveBackwardParams& p, const Execution& on) {
-  if (p.rows == 0) return;
-  launch("a curve's backward", curve_backward_kernel,
-         {blocks_of(p.rows * round_up(p.width, kLeafPad)), kThreads, 0}, on, p);
-}
-void gate_backward(const GateBackwardParams& p, const Execution& on) {
-  if (p.rows == 0) return;
-  const int64_t units = round_up(2 * round_up(p.width, kPanelWidth), kLeafPad) / 2;
-  launch("a gate's backward", gate_backward_kernel, {blocks_of(p.rows * units), kThreads, 0}, on,
-         p);
-}
-void gate_dots(const KeptGatedMatmulParams& p, const Execution& on) {
-  launch("gates of products", gate_dots_kernel,
-         {blocks_of(p.product.rows * round_up(p.product.gate_up.n, kLeafPad)), kThreads, 0}, on, p);
-}
-void loss(const LossParams& p, const Execution& on) {
-  if (p.rows == 0) return;
-  launch("the gradient of logits", loss_kernel,
-         {blocks_of(p.rows * round_up(p.vocab, kLeafPad)), kThreads, 0}, on, p);
-}
-void embed_gradient(const EmbedGradientParams& p, const Execution& on) {
-  launch("the embedding's gradient", embed_gradient_kernel, {blocks_of(p.width), kThreads, 0}, on,
-         p);
 }
 void adam(const AdamParams& p, const Execution& on) {
   if (p.count == 0) return;

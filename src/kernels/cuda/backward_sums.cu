@@ -1,7 +1,7 @@
-// Training's sums over rows and over whole tensors, and the layouts that its products read:
-// kernels/reference/backward.cc on a GPU.
-#include "device/cuda/cuda_stream.h"
-#include "kernels/cuda/cuda_kernels.h"
+// Training's sums over rows and over whole tensors: kernels/reference/backward.cc on a GPU.
+#include <cooperative_groups.h>
+
+#include "base/check.h"
 #include "kernels/cuda/grid.cuh"
 #include "kernels/cuda/tma.cuh"
 #include "kernels/cuda/training_operations.h"
@@ -15,49 +15,63 @@ constexpr int kLeaf = 32;
 // One leaf of order portable: at(j) gives both factors of row j.
 template <typename At>
 __device__ float leaf_of(const At& at) {
+  constexpr int kAtOnce = 16;  // rows whose loads do not wait for each other
   float even = 0.0f, odd = 0.0f;
-#pragma unroll 4
-  for (int j = 0; j < kLeaf; j += 2) {
-    const float2 a = at(j), b = at(j + 1);
-    even = __fmaf_rn(a.x, a.y, even);
-    odd = __fmaf_rn(b.x, b.y, odd);
+#pragma unroll
+  for (int j = 0; j < kLeaf; j += kAtOnce) {
+    float2 rows[kAtOnce];
+#pragma unroll
+    for (int i = 0; i < kAtOnce; ++i) rows[i] = at(j + i);
+#pragma unroll
+    for (int i = 0; i < kAtOnce; i += 2) {
+      even = __fmaf_rn(rows[i].x, rows[i].y, even);
+      odd = __fmaf_rn(rows[i + 1].x, rows[i + 1].y, odd);
+    }
   }
   return even + odd;
 }
 
-// A chain over `count` leaves, from acc on, for each of the block's columns: threads compute many
-// leaves of a column at once, and the first one adds them in order.
+// A chain over `count` leaves, from acc on, for each of a cluster's columns: the threads of all its
+// blocks compute leaves of a column at once, and the first block's first ones add them in order.
 constexpr int kChainThreads = 1024, kColumns = 16, kLeavesAtOnce = kChainThreads / kColumns;
+constexpr int kChainBlocks = 8;
+
+using Leaves = float[kChainBlocks * kLeavesAtOnce][kColumns];  // in shared memory
 
 template <typename Leaf>
-__device__ float chain(float acc, int64_t count, bool is_column, const Leaf& leaf) {
-  __shared__ float leaves[kLeavesAtOnce][kColumns];
-  const int own = threadIdx.x / kColumns, column = threadIdx.x % kColumns;
-  for (int64_t first = 0; first < count; first += kLeavesAtOnce) {
-    if (is_column && first + own < count) leaves[own][column] = leaf(first + own);
-    __syncthreads();
-    const int there = static_cast<int>(min(int64_t{kLeavesAtOnce}, count - first));
+__device__ float chain(Leaves& leaves, float acc, int64_t count, bool is_column, const Leaf& leaf) {
+  const cooperative_groups::cluster_group cluster = cooperative_groups::this_cluster();
+  float(*first_block)[kColumns] = cluster.map_shared_rank(leaves, 0);
+  const int column = threadIdx.x % kColumns;
+  const int own = static_cast<int>(cluster.block_rank()) * kLeavesAtOnce + threadIdx.x / kColumns;
+  constexpr int64_t kRound = kChainBlocks * kLeavesAtOnce;
+  for (int64_t first = 0; first < count; first += kRound) {
+    if (is_column && first + own < count) first_block[own][column] = leaf(first + own);
+    cluster.sync();
+    const int there = static_cast<int>(min(kRound, count - first));
+#pragma unroll 8
     for (int i = 0; own == 0 && i < there; ++i) acc = acc + leaves[i][column];
-    __syncthreads();
+    cluster.sync();
   }
   return acc + 0.0f;
 }
 
-__device__ int64_t column_of_block() {
-  return static_cast<int64_t>(blockIdx.x) * kColumns + threadIdx.x % kColumns;
+__device__ int64_t column_of_cluster() {
+  return static_cast<int64_t>(blockIdx.x / kChainBlocks) * kColumns + threadIdx.x % kColumns;
 }
 __device__ bool has_sum() {
-  return threadIdx.x < kColumns;
+  return blockIdx.x % kChainBlocks == 0 && threadIdx.x < kColumns;
 }
 
 __global__ __launch_bounds__(kChainThreads) void bias_gradient_kernel(
     const __grid_constant__ BiasGradientParams p) {
-  const int64_t i = column_of_block();
+  __shared__ Leaves leaves;
+  const int64_t i = column_of_cluster();
   const bool is_column = i < p.columns.count;
   const int64_t column = is_column ? p.columns.at(i) : 0;
   const bf16_t* dy = static_cast<const bf16_t*>(p.dy.data) + column;
   const float sum =
-      chain(is_column ? p.gradient[i] : 0.0f, p.rows / kLeaf, is_column, [&](int64_t leaf) {
+      chain(leaves, is_column ? p.gradient[i] : 0.0f, p.rows / kLeaf, is_column, [&](int64_t leaf) {
         return leaf_of([&](int j) {
           return float2{1.0f, bf16_to_f32(dy[(leaf * kLeaf + j) * p.dy.stride])};
         });
@@ -67,10 +81,12 @@ __global__ __launch_bounds__(kChainThreads) void bias_gradient_kernel(
 
 __global__ __launch_bounds__(kChainThreads) void norm_gradient_kernel(
     const __grid_constant__ NormGradientParams p) {
-  const int64_t i = column_of_block();
+  __shared__ Leaves leaves;
+  const int64_t i = column_of_cluster();
   const bool is_column = i < p.width;
-  const float sum =
-      chain(is_column ? p.gradient[i] : 0.0f, p.rows / kLeaf * p.heads, is_column, [&](int64_t at) {
+  const float sum = chain(
+      leaves, is_column ? p.gradient[i] : 0.0f, p.rows / kLeaf * p.heads, is_column,
+      [&](int64_t at) {
         const int64_t first = at / p.heads * kLeaf, h = at % p.heads, column = h * p.width + i;
         return leaf_of([&](int j) {
           const int64_t t = first + j;
@@ -84,18 +100,19 @@ __global__ __launch_bounds__(kChainThreads) void norm_gradient_kernel(
 __global__ __launch_bounds__(kChainThreads) void layer_norm_gradient_kernel(
     const __grid_constant__ LayerNormGradientParams layer) {
   const NormGradientParams& p = layer.norm;
-  const int64_t i = column_of_block();
+  __shared__ Leaves leaves;
+  const int64_t i = column_of_cluster();
   const bool is_column = i < p.width;
   const float weight =
-      chain(is_column ? p.gradient[i] : 0.0f, p.rows / kLeaf, is_column, [&](int64_t leaf) {
+      chain(leaves, is_column ? p.gradient[i] : 0.0f, p.rows / kLeaf, is_column, [&](int64_t leaf) {
         return leaf_of([&](int j) {
           const int64_t t = leaf * kLeaf + j;
           return float2{p.dy[t * p.dy_stride + i],
                         (p.x[t * p.x_stride + i] - layer.mean[t]) * p.rs[t]};
         });
       });
-  const float bias = chain(is_column ? layer.bias_gradient[i] : 0.0f, p.rows / kLeaf, is_column,
-                           [&](int64_t leaf) {
+  const float bias = chain(leaves, is_column ? layer.bias_gradient[i] : 0.0f, p.rows / kLeaf,
+                           is_column, [&](int64_t leaf) {
                              return leaf_of([&](int j) {
                                return float2{1.0f, p.dy[(leaf * kLeaf + j) * p.dy_stride + i]};
                              });
@@ -105,164 +122,125 @@ __global__ __launch_bounds__(kChainThreads) void layer_norm_gradient_kernel(
   layer.bias_gradient[i] = bias;
 }
 
-// ---- Sums of squares: a block has a tensor. Two warps have the 64 lanes, the others bring the
-// next piece meanwhile.
+// ---- Sums of squares: a block has a tensor. Two warps have the 64 lanes, each of which is one
+// chain over the tensor; a third warp fetches pieces of it, several ahead.
 
-constexpr int kPiece = 8192, kSquareThreads = 1024, kLanes = 64;
+constexpr int kPiece = 8192, kPieces = 6, kLanes = 64, kSquareThreads = kLanes + kWarp;
+constexpr int kSquareBytes = kPieces * (kPiece * int{sizeof(float)} + 16);
 
-__device__ void bring(float* to, const float* from, int64_t count) {
-  const int loaders = kSquareThreads - kLanes;
-  for (int64_t i = threadIdx.x - kLanes; i < count; i += loaders) to[i] = from[i];
+__device__ void fetch_pieces(const float* x, int64_t count, uint32_t to, Ring ring) {
+  for (int64_t first = 0; first + kPiece <= count; first += kPiece, ring.next()) {
+    barrier_wait(ring.empty_now(), ring.parity ^ 1);
+    barrier_expect(ring.full_now(), kPiece * sizeof(float));
+    load_bytes(to + ring.stage * kPiece * sizeof(float), x + first, kPiece * sizeof(float),
+               ring.full_now());
+  }
+}
+
+// One lane's chain. What is no whole piece, or not where copies may begin, is read as it lies.
+__device__ float square_lane(const float* x, int64_t count, bool has_pieces, const float* pieces,
+                             Ring ring) {
+  float lane = 0.0f;
+  int64_t first = 0;
+  for (; has_pieces && first + kPiece <= count; first += kPiece, ring.next()) {
+    barrier_wait(ring.full_now(), ring.parity);
+    const float* piece = pieces + ring.stage * kPiece + threadIdx.x;
+#pragma unroll 64
+    for (int i = 0; i < kPiece; i += kLanes) lane = __fmaf_rn(piece[i], piece[i], lane);
+    if (threadIdx.x % kWarp == 0) barrier_arrive(ring.empty_now());
+  }
+#pragma unroll 16
+  for (int64_t i = first + threadIdx.x; i < count; i += kLanes) lane = __fmaf_rn(x[i], x[i], lane);
+  return lane;
 }
 
 __global__ __launch_bounds__(kSquareThreads) void squares_kernel(
     const __grid_constant__ SquaresParams p) {
-  extern __shared__ float pieces[];  // [2][kPiece]
+  extern __shared__ __align__(16) float pieces[];
   __shared__ float lanes[kLanes];
   const float* x = p.tensors[blockIdx.x];
   const int64_t count = p.counts[blockIdx.x];
-  const auto size = [&](int64_t first) { return min(int64_t{kPiece}, count - first); };
-  const bool is_lane = threadIdx.x < kLanes;
-  if (!is_lane) bring(pieces, x, size(0));
+  const bool has_pieces = reinterpret_cast<uintptr_t>(x) % 16 == 0;
+  const uint32_t bars = shared_address(pieces + kPieces * kPiece);
+  const Ring ring{bars, bars + 8 * kPieces, kPieces};
+  if (threadIdx.x == 0) ring.init(kLanes / kWarp);
   __syncthreads();
-  float lane = 0.0f;
-  int half = 0;
-  for (int64_t first = 0; first < count; first += kPiece, half ^= 1) {
-    if (is_lane) {
-      const float* piece = pieces + half * kPiece;
-      const int end = static_cast<int>(size(first));
-#pragma unroll 8
-      for (int i = threadIdx.x; i < end; i += kLanes) lane = __fmaf_rn(piece[i], piece[i], lane);
-    } else if (first + kPiece < count) {
-      bring(pieces + (half ^ 1) * kPiece, x + first + kPiece, size(first + kPiece));
-    }
-    __syncthreads();
-  }
-  if (is_lane) lanes[threadIdx.x] = lane;
+  if (threadIdx.x < kLanes)
+    lanes[threadIdx.x] = square_lane(x, count, has_pieces, pieces, ring);
+  else if (threadIdx.x == kLanes && has_pieces)
+    fetch_pieces(x, count, shared_address(pieces), ring);
   __syncthreads();
   if (threadIdx.x >= kWarp) return;
   const float sum = halve64(lanes[threadIdx.x], lanes[threadIdx.x + kWarp]);
   if (threadIdx.x == 0) p.sums[blockIdx.x] = sum;
 }
 
-// ---- Layouts
+// ---- The embedding's gradient: a block has a token, that of its row if no earlier row has it, and
+// adds its rows in their order.
 
-// A block has 32 columns of 32 rows.
-__global__ __launch_bounds__(kThreads) void transpose_kernel(
-    const __grid_constant__ TransposeParams p) {
-  __shared__ bf16_t tile[kWarp][kWarp + 2];
-  const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp;
-  const int64_t t0 = static_cast<int64_t>(blockIdx.x) * kWarp;
-  const int64_t i0 = static_cast<int64_t>(blockIdx.y) * kWarp, column = i0 + lane;
-  const auto* x = static_cast<const bf16_t*>(p.x.data);
-  const int64_t at = column < p.columns.count ? p.columns.at(column) : -1;
-  for (int row = warp; row < kWarp; row += kWarps) {
-    const int64_t t = t0 + row;
-    tile[row][lane] = t < p.rows && at >= 0 ? x[t * p.x.stride + at] : bf16_t{0};
+constexpr int kColumnsAtOnce = 8 * kThreads;
+
+__global__ __launch_bounds__(kThreads) void embed_gradient_kernel(
+    const __grid_constant__ EmbedGradientParams p) {
+  extern __shared__ uint32_t has_token[];  // bit i of word w: row 32 w + i
+  const int64_t own = blockIdx.x;
+  const int32_t token = p.tokens[own];
+  bool is_later = false;
+  for (int64_t t = threadIdx.x; t < own; t += kThreads) is_later = is_later || p.tokens[t] == token;
+  if (__syncthreads_or(is_later)) return;
+  const int64_t words = (p.rows + 31) / 32, first = own / 32;
+  for (int64_t w = first + threadIdx.x / kWarp; w < words; w += kWarps) {
+    const int64_t t = w * 32 + threadIdx.x % kWarp;
+    const uint32_t mask = __ballot_sync(kAllLanes, t >= own && t < p.rows && p.tokens[t] == token);
+    if (threadIdx.x % kWarp == 0) has_token[w] = mask;
   }
   __syncthreads();
-  auto* out = static_cast<bf16_t*>(p.out.data);
-  for (int row = warp; row < kWarp; row += kWarps)  // pad columns are zeros of the tile
-    if (i0 + row < p.columns.count) out[(i0 + row) * p.out.stride + t0 + lane] = tile[lane][row];
+  float* gradient = p.gradient + int64_t{token} * p.width;
+  for (int64_t base = threadIdx.x; base < p.width; base += kColumnsAtOnce) {
+    const auto each = [&](const auto& use) {
+#pragma unroll
+      for (int i = 0; i < 8; ++i)
+        if (base + i * kThreads < p.width) use(i, base + i * kThreads);
+    };
+    float sums[8];
+    each([&](int i, int64_t d) { sums[i] = gradient[d]; });
+    for (int64_t w = first; w < words; ++w)
+      for (uint32_t mask = has_token[w]; mask; mask &= mask - 1) {
+        const float* dx = p.dx + (w * 32 + __ffs(mask) - 1) * p.width;
+        each([&](int i, int64_t d) { sums[i] = sums[i] + dx[d] * p.scale; });
+      }
+    each([&](int i, int64_t d) { gradient[d] = sums[i]; });
+  }
 }
 
-// A thread has a column of two rows, which are neighbours in the packed matrix, too.
-__global__ __launch_bounds__(kThreads) void pack_columns_kernel(
-    const __grid_constant__ PackColumnsParams p) {
-  const int64_t at = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x;
-  const int64_t n = at % p.width, t = at / p.width * 2;
-  if (t >= p.rows) return;
-  for (int64_t row = t; row < t + 2 && row < p.rows; ++row)
-    p.out[packed_index_bf16(n, p.inner.at(row), p.inner_size)] = p.x[row * p.x_stride + n];
-}
-
-// A thread has two columns of a row, which are neighbours in the matrix, too.
-__global__ __launch_bounds__(kThreads) void pack_outputs_kernel(
-    const __grid_constant__ PackOutputsParams p) {
-  const int64_t pairs = (p.to.k + 1) / 2;
-  const int64_t at = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x;
-  const int64_t row = at / pairs, k = at % pairs * 2;
-  if (row >= p.rows) return;
-  auto* out = static_cast<bf16_t*>(const_cast<void*>(p.to.data));
-  const bool is_pair = p.number >= 0;
-  int64_t to;
-  if (p.to.layout == WeightLayout::rows)
-    to = ((is_pair ? p.number * p.to.all_rows() : p.first) + row) * p.to.row_elements() + k;
-  else
-    to = packed_index_bf16(is_pair ? paired_column(row, p.number) : p.first + row, k, p.to.k);
-  out[to] = p.x[row * p.to.k + k];
-  if (k + 1 < p.to.k) out[to + 1] = p.x[row * p.to.k + k + 1];
-}
-
-__global__ __launch_bounds__(kThreads) void widen_kernel(const __grid_constant__ WidenParams p) {
-  const int64_t i = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x;
-  if (i < p.count) p.out[i] = bf16_to_f32(p.x[i]);
-}
-
-// The same into rows: a block has 32 columns of 32 rows.
-__global__ __launch_bounds__(kThreads) void pack_rows_kernel(
-    const __grid_constant__ PackColumnsParams p) {
-  __shared__ bf16_t tile[kWarp][kWarp + 2];
-  const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp;
-  const int64_t t0 = static_cast<int64_t>(blockIdx.x) * kWarp;
-  const int64_t n0 = static_cast<int64_t>(blockIdx.y) * kWarp;
-  for (int row = warp; row < kWarp; row += kWarps)
-    if (t0 + row < p.rows && n0 + lane < p.width)
-      tile[row][lane] = p.x[(t0 + row) * p.x_stride + n0 + lane];
-  __syncthreads();
-  const int64_t stride = round_up(p.inner_size, kLeafPad), t = t0 + lane;
-  if (t >= p.rows) return;
-  const int64_t at = p.inner.at(t);
-  for (int row = warp; row < kWarp; row += kWarps)
-    if (n0 + row < p.width) p.out[(n0 + row) * stride + at] = tile[lane][row];
+// Clusters that have so many columns.
+LaunchShape chains(int64_t columns) {
+  return {blocks_of(columns, kColumns) * kChainBlocks, kChainThreads, 0, kChainBlocks};
 }
 
 }  // namespace
 
-void pack_outputs(const PackOutputsParams& p, const Execution& on) {
-  if (p.rows == 0) return;
-  launch("packing weights", pack_outputs_kernel,
-         {blocks_of(p.rows * ((p.to.k + 1) / 2)), kThreads, 0}, on, p);
-}
-void widen(const WidenParams& p, const Execution& on) {
-  if (p.count == 0) return;
-  launch("widening weights", widen_kernel, {blocks_of(p.count), kThreads, 0}, on, p);
-}
 void bias_gradient(const BiasGradientParams& p, const Execution& on) {
   if (p.columns.count == 0) return;
-  launch("a bias's gradient", bias_gradient_kernel,
-         {blocks_of(p.columns.count, kColumns), kChainThreads, 0}, on, p);
+  launch("a bias's gradient", bias_gradient_kernel, chains(p.columns.count), on, p);
 }
 void norm_gradient(const NormGradientParams& p, const Execution& on) {
-  launch("a norm's gradient", norm_gradient_kernel,
-         {blocks_of(p.width, kColumns), kChainThreads, 0}, on, p);
+  launch("a norm's gradient", norm_gradient_kernel, chains(p.width), on, p);
 }
 void layer_norm_gradient(const LayerNormGradientParams& p, const Execution& on) {
-  launch("a norm's gradient", layer_norm_gradient_kernel,
-         {blocks_of(p.norm.width, kColumns), kChainThreads, 0}, on, p);
+  launch("a norm's gradient", layer_norm_gradient_kernel, chains(p.norm.width), on, p);
 }
 void squares(const SquaresParams& p, const Execution& on) {
   if (p.count == 0) return;
   launch("squares of gradients", squares_kernel,
-         {static_cast<int>(p.count), kSquareThreads, 2 * kPiece * int{sizeof(float)}}, on, p);
+         {static_cast<int>(p.count), kSquareThreads, kSquareBytes}, on, p);
 }
-void transpose(const TransposeParams& p, const Execution& on) {
-  if (p.columns.count == 0 || p.rows == 0) return;
-  const dim3 grid(static_cast<unsigned>(blocks_of(p.rows, kWarp)),
-                  static_cast<unsigned>(blocks_of(p.columns.count, kWarp)));
-  transpose_kernel<<<grid, kThreads, 0, stream_of(on)>>>(p);
-  cuda_launched("transposing gradients");
-}
-void pack_columns(const PackColumnsParams& p, const Execution& on) {
-  if (p.rows == 0 || p.width == 0) return;
-  if (p.layout == WeightLayout::rows) {
-    const dim3 grid(static_cast<unsigned>(blocks_of(p.rows, kWarp)),
-                    static_cast<unsigned>(blocks_of(p.width, kWarp)));
-    pack_rows_kernel<<<grid, kThreads, 0, stream_of(on)>>>(p);
-    return cuda_launched("packing columns");
-  }
-  launch("packing columns", pack_columns_kernel,
-         {blocks_of((p.rows + 1) / 2 * p.width), kThreads, 0}, on, p);
+void embed_gradient(const EmbedGradientParams& p, const Execution& on) {
+  if (p.rows == 0) return;
+  const int64_t bytes = (p.rows + 31) / 32 * int64_t{sizeof(uint32_t)};
+  CHECK(bytes <= kMaxSharedBytes, "rows of an embedding's gradient");
+  launch("the embedding's gradient", embed_gradient_kernel,
+         {static_cast<int>(p.rows), kThreads, static_cast<int>(bytes)}, on, p);
 }
 
 }  // namespace invar::cuda

@@ -15,7 +15,7 @@ Kernels kernels(Order order);
 TrainingKernels training_kernels(Order order);
 void pack_outputs(const PackOutputsParams& p, const Execution& on);
 void widen(const WidenParams& p, const Execution& on);
-// M and L of attention alone (numerics 4.1, step 4), of whole sequences.
+// M and L of attention (numerics 4.1, step 4), of whole sequences; of.out may be computed again.
 void attention_sums(Order order, const PartialAttentionParams& p, const Execution& on);
 
 // Ways to compute the same bits: which threads compute what, in which pieces. All choices of tile,

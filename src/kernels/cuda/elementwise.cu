@@ -3,7 +3,7 @@
 #include "device/cuda/cuda_stream.h"
 #include "kernels/cuda/blocks.h"
 #include "kernels/cuda/cuda_kernels.h"
-#include "kernels/cuda/elementwise.cuh"
+#include "kernels/cuda/grid.cuh"
 #include "kernels/cuda/operations.h"
 #include "kernels/cuda/tma.cuh"
 
@@ -11,20 +11,10 @@ namespace invar::cuda {
 
 namespace {
 
-constexpr int kThreads = 256;
-
-unsigned blocks_for(int64_t items) {
-  return static_cast<unsigned>((items + kThreads - 1) / kThreads);
-}
-
-__device__ __forceinline__ int64_t global_index() {
-  return int64_t{blockIdx.x} * kThreads + threadIdx.x;
-}
-
 // ---- Embedding
 
 __global__ void embed_kernel(EmbedParams p) {
-  const int64_t i = global_index();
+  const int64_t i = thread_of_grid();
   const Matrix& w = p.table;
   if (i >= p.rows * w.k) return;
   const int64_t token = p.tokens[i / w.k], d = i % w.k;
@@ -172,7 +162,7 @@ __global__ void layer_norm_kernel(LayerNormParams p) {
 // ---- Small ones
 
 __global__ void curve_kernel(CurveParams p) {
-  const int64_t padded = round_up(p.width, kLeafPad), at = global_index();
+  const int64_t padded = round_up(p.width, kLeafPad), at = thread_of_grid();
   if (at >= p.rows * padded) return;
   const int64_t t = at / padded, i = at % padded;
   store(p.out, t * p.out.stride + i,
@@ -180,7 +170,7 @@ __global__ void curve_kernel(CurveParams p) {
 }
 
 __global__ void rotate_heads_kernel(RotateHeadsParams p) {
-  const int64_t half = p.head_dim / 2, at = global_index();
+  const int64_t half = p.head_dim / 2, at = thread_of_grid();
   if (at >= p.rows * p.heads * half) return;
   const int64_t i = at % half, head = at / half % p.heads, t = at / half / p.heads;
   const int64_t angle = int64_t{p.positions[t]} * half + i;
@@ -191,7 +181,7 @@ __global__ void rotate_heads_kernel(RotateHeadsParams p) {
 }
 
 __global__ void gate_output_kernel(OutputGateParams p) {
-  const int64_t at = global_index();
+  const int64_t at = thread_of_grid();
   if (at >= p.rows * p.width) return;
   const int64_t t = at / p.width, i = at % p.width;
   const float gate = 1.0f / (1.0f + math::exp(-p.gate[t * p.gate_stride + i]));
@@ -200,7 +190,7 @@ __global__ void gate_output_kernel(OutputGateParams p) {
 }
 
 __global__ void scale_logits_kernel(ScaleLogitsParams p) {
-  const int64_t at = global_index();
+  const int64_t at = thread_of_grid();
   if (at >= p.rows * p.width) return;
   float& x = p.x[at / p.width * p.stride + at % p.width];
   float y = x;
@@ -211,14 +201,24 @@ __global__ void scale_logits_kernel(ScaleLogitsParams p) {
 
 // One thread per element, pad columns among them.
 __global__ void round_kernel(RoundParams p) {
-  const int64_t padded = round_up(p.width, kLeafPad), at = global_index();
+  const int64_t padded = round_up(p.width, kLeafPad), at = thread_of_grid();
   if (at >= p.rows * padded) return;
   const int64_t t = at / padded, i = at % padded, from = p.rows_of ? p.rows_of[t] : t;
   store(p.out, t * p.out.stride + i, i < p.width ? p.x[from * p.x_stride + i] : 0.0f);
 }
 
+// A thread has four elements.
+__global__ __launch_bounds__(kThreads) void round_four_kernel(RoundParams p) {
+  const int64_t padded = round_up(p.width, kLeafPad);
+  const auto [t, i] = FourOfRow(padded);
+  if (i >= padded) return;
+  float x[kFour] = {};
+  if (i < p.width) load_four(p.x + (p.rows_of ? p.rows_of[t] : t) * p.x_stride + i, x);
+  store_four(static_cast<bf16_t*>(p.out.data) + t * p.out.stride + i, x);
+}
+
 __global__ void add_kernel(AddParams p) {
-  const int64_t i = global_index();
+  const int64_t i = thread_of_grid();
   if (i >= p.rows * p.width) return;
   float x = p.x[i / p.width * p.x_stride + i % p.width];
   if (p.bias) x = x + p.bias[i % p.width];
@@ -226,7 +226,7 @@ __global__ void add_kernel(AddParams p) {
 }
 
 __global__ void add_silu_kernel(AddSiluParams p) {
-  const int64_t i = global_index();
+  const int64_t i = thread_of_grid();
   if (i < p.count) p.y[i] = p.y[i] + p.x[i] / (1.0f + math::exp(-p.x[i]));
 }
 
@@ -320,7 +320,7 @@ __global__ void log_sum_exp_kernel(LogitsParams p) {
 __global__ void read_kernel(const uint4* data, int64_t count, uint64_t* sum) {
   uint32_t x = 0;
 #pragma unroll 8
-  for (int64_t i = global_index(); i < count; i += int64_t{gridDim.x} * kThreads) {
+  for (int64_t i = thread_of_grid(); i < count; i += int64_t{gridDim.x} * kThreads) {
     const uint4 v = data[i];
     x ^= v.x ^ v.y ^ v.z ^ v.w;
   }
@@ -338,7 +338,7 @@ void read(const void* data, size_t bytes, uint64_t* sum, const Execution& on) {
 void embed(const EmbedParams& p, const Execution& on) {
   if (p.rows == 0) return;
   if (storage_of(p.table.type).has_blocks()) return embed_blocks(p, on);
-  embed_kernel<<<blocks_for(p.rows * p.table.k), kThreads, 0, stream_of(on)>>>(p);
+  embed_kernel<<<blocks_of(p.rows * p.table.k), kThreads, 0, stream_of(on)>>>(p);
   cuda_launched("embed");
 }
 
@@ -366,45 +366,50 @@ void layer_norm(const LayerNormParams& p, const Execution& on) {
 
 void curve(const CurveParams& p, const Execution& on) {
   if (p.rows == 0) return;
-  curve_kernel<<<blocks_for(p.rows * round_up(p.width, kLeafPad)), kThreads, 0, stream_of(on)>>>(p);
+  curve_kernel<<<blocks_of(p.rows * round_up(p.width, kLeafPad)), kThreads, 0, stream_of(on)>>>(p);
   cuda_launched("curve");
 }
 
 void rotate_heads(const RotateHeadsParams& p, const Execution& on) {
   if (p.rows == 0) return;
-  rotate_heads_kernel<<<blocks_for(p.rows * p.heads * p.head_dim / 2), kThreads, 0,
-                        stream_of(on)>>>(p);
+  rotate_heads_kernel<<<blocks_of(p.rows * p.heads * p.head_dim / 2), kThreads, 0, stream_of(on)>>>(
+      p);
   cuda_launched("rotate_heads");
 }
 
 void gate_output(const OutputGateParams& p, const Execution& on) {
   if (p.rows == 0) return;
-  gate_output_kernel<<<blocks_for(p.rows * p.width), kThreads, 0, stream_of(on)>>>(p);
+  gate_output_kernel<<<blocks_of(p.rows * p.width), kThreads, 0, stream_of(on)>>>(p);
   cuda_launched("gate_output");
 }
 
 void scale_logits(const ScaleLogitsParams& p, const Execution& on) {
   if (p.rows == 0) return;
-  scale_logits_kernel<<<blocks_for(p.rows * p.width), kThreads, 0, stream_of(on)>>>(p);
+  scale_logits_kernel<<<blocks_of(p.rows * p.width), kThreads, 0, stream_of(on)>>>(p);
   cuda_launched("scale_logits");
 }
 
 void round(const RoundParams& p, const Execution& on) {
   if (p.rows == 0) return;
   const int64_t elements = p.rows * round_up(p.width, kLeafPad);
-  round_kernel<<<blocks_for(elements), kThreads, 0, stream_of(on)>>>(p);
+  if (p.out.type == DType::bf16 && is_by_four(p.width, p.x_stride) && is_by_four(0, p.out.stride)) {
+    round_four_kernel<<<fours_of(p.rows, round_up(p.width, kLeafPad)), kThreads, 0,
+                        stream_of(on)>>>(p);
+    return cuda_launched("round");
+  }
+  round_kernel<<<blocks_of(elements), kThreads, 0, stream_of(on)>>>(p);
   cuda_launched("round");
 }
 
 void add(const AddParams& p, const Execution& on) {
   if (p.rows == 0) return;
-  add_kernel<<<blocks_for(p.rows * p.width), kThreads, 0, stream_of(on)>>>(p);
+  add_kernel<<<blocks_of(p.rows * p.width), kThreads, 0, stream_of(on)>>>(p);
   cuda_launched("add");
 }
 
 void add_silu(const AddSiluParams& p, const Execution& on) {
   if (p.count == 0) return;
-  add_silu_kernel<<<blocks_for(p.count), kThreads, 0, stream_of(on)>>>(p);
+  add_silu_kernel<<<blocks_of(p.count), kThreads, 0, stream_of(on)>>>(p);
   cuda_launched("add_silu");
 }
 

@@ -94,6 +94,16 @@ __device__ __forceinline__ float halve64(float low, float high) {
   return sum;
 }
 
+// The same where lane l brings lanes 2l and 2l + 1 of the 64; every lane has the result.
+__device__ __forceinline__ float halve64_of_pairs(float even, float odd) {
+#pragma unroll
+  for (int apart = 16; apart >= 1; apart /= 2) {
+    even = even + __shfl_xor_sync(kAllLanes, even, apart);
+    odd = odd + __shfl_xor_sync(kAllLanes, odd, apart);
+  }
+  return even + odd;
+}
+
 __device__ __forceinline__ float warp_max(float x) {
   for (int half = 16; half >= 1; half /= 2) {
     const float other = __shfl_xor_sync(kAllLanes, x, half);

@@ -64,6 +64,7 @@ TrainingKernels training_table() {
 }  // namespace
 
 void attention_sums(Order order, const PartialAttentionParams& p, const Execution& on) {
+  if (order == Order::hopper && tiles_keep_sums(p.of)) return attend_with_sums(p, on);
   order == Order::hopper ? attention_sums<Order::hopper>(p, SumsOf::all_rows, on)
                          : attention_sums<Order::portable>(p, SumsOf::all_rows, on);
 }
