@@ -59,43 +59,56 @@ inline Vec16 from_signed(Bits16 byte) {
 
 // ---- Scales
 
-// Of q4_k and q5_k: 8 scales and minima of 6 bits.
-[[gnu::always_inline]] inline Bits16 byte_of_12(const BlockBytes& block, int i) {
-  return block.scale_byte(4 + i);
+// Of q4_k and q5_k: 8 scales and minima of 6 bits in 12 bytes.
+[[gnu::always_inline]] inline Bits16 scale_bits_of_8(const BlockBytes& block, int part) {
+  const int shift = part % 4 * 8;
+  if (part < 4) return low_bits<6>(block.scales_4(1) >> shift);
+  return low_bits<4>(block.scales_4(3) >> shift) |
+         ((block.scales_4(1) >> shift >> 2) & splat_bits(0x30));
+}
+[[gnu::always_inline]] inline Bits16 minimum_bits_of_8(const BlockBytes& block, int part) {
+  const int shift = part % 4 * 8;
+  if (part < 4) return low_bits<6>(block.scales_4(2) >> shift);
+  return low_bits<4>(block.scales_4(3) >> shift >> 4) |
+         ((block.scales_4(2) >> shift >> 2) & splat_bits(0x30));
 }
 [[gnu::always_inline]] inline Vec16 scale_of_8(const BlockBytes& block, int part) {
-  const Bits16 bits =
-      part < 4 ? low_bits<6>(byte_of_12(block, part))
-               : low_bits<4>(byte_of_12(block, part + 4)) | (byte_of_12(block, part - 4) >> 6) << 4;
-  return from_f16(low_bits<16>(block.scales_4(0))) * from_integer(bits);
+  return from_f16(low_bits<16>(block.scales_4(0))) * from_integer(scale_bits_of_8(block, part));
 }
 [[gnu::always_inline]] inline Vec16 minimum_of_8(const BlockBytes& block, int part) {
-  const Bits16 bits = part < 4
-                          ? low_bits<6>(byte_of_12(block, part + 4))
-                          : byte_of_12(block, part + 4) >> 4 | (byte_of_12(block, part) >> 6) << 4;
-  return from_f16(block.scales_4(0) >> 16) * from_integer(bits);
+  return from_f16(block.scales_4(0) >> 16) * from_integer(minimum_bits_of_8(block, part));
 }
 // Of q6_k: 16 signed bytes.
-[[gnu::always_inline]] inline Vec16 signed_scale_of_16(const BlockBytes& block, int64_t i) {
+[[gnu::always_inline]] inline Vec16 signed_of_16(const BlockBytes& block, int64_t i) {
   const Bits16 both = block.scales_2(static_cast<int>(i / 2));
-  return block.f16_scales(8) * from_signed(both >> static_cast<int>(i % 2 * 8));
+  return from_signed(both >> static_cast<int>(i % 2 * 8));
+}
+[[gnu::always_inline]] inline Vec16 signed_scale_of_16(const BlockBytes& block, int64_t i) {
+  return block.f16_scales(8) * signed_of_16(block, i);
 }
 // Of q2_k: 16 bytes of a scale and a minimum.
+[[gnu::always_inline]] inline Vec16 low_of_16(const BlockBytes& block, int64_t i) {
+  return from_integer(low_bits<4>(block.scale_byte(static_cast<int>(i))));
+}
+[[gnu::always_inline]] inline Vec16 high_of_16(const BlockBytes& block, int64_t i) {
+  return from_integer(block.scale_byte(static_cast<int>(i)) >> 4);
+}
 [[gnu::always_inline]] inline Vec16 scale_of_16(const BlockBytes& block, int64_t i) {
-  const Bits16 byte = block.scale_byte(static_cast<int>(i));
-  return from_f16(low_bits<16>(block.scales_4(4))) * from_integer(low_bits<4>(byte));
+  return from_f16(low_bits<16>(block.scales_4(4))) * low_of_16(block, i);
 }
 [[gnu::always_inline]] inline Vec16 plus_of_16(const BlockBytes& block, int64_t i) {
-  const Bits16 byte = block.scale_byte(static_cast<int>(i));
-  return from_f16(block.scales_4(4) >> 16) * (splat(0) - from_integer(byte >> 4));
+  return from_f16(block.scales_4(4) >> 16) * (splat(0) - high_of_16(block, i));
 }
 // Of q3_k: 16 scales of 6 bits.
-[[gnu::always_inline]] inline Vec16 six_bit_scale_of_16(const BlockBytes& block, int64_t which) {
+[[gnu::always_inline]] inline Vec16 six_bits_of_16(const BlockBytes& block, int64_t which) {
   const int i = static_cast<int>(which);
   const auto byte = [&](int b) { return block.scales_2(b / 2) >> b % 2 * 8; };
   const Bits16 low = low_bits<4>(byte(i % 8) >> i / 8 * 4);
   const Bits16 high = low_bits<2>(byte(8 + i % 4) >> i / 4 * 2);
-  return block.f16_scales(6) * (from_integer(low | high << 4) - splat(32));
+  return from_integer(low | high << 4) - splat(32);
+}
+[[gnu::always_inline]] inline Vec16 six_bit_scale_of_16(const BlockBytes& block, int64_t i) {
+  return block.f16_scales(6) * six_bits_of_16(block, i);
 }
 
 // ---- Integers
@@ -118,7 +131,7 @@ struct FiveBits : FourBits {
     high_[0] = lower_twice(block.lead()) >> odd;
     high_[1] = upper_twice(block.lead()) >> odd;
   }
-  Bits16 integers(int i, int h) const {
+  [[gnu::always_inline]] Bits16 integers(int i, int h) const {
     // Bits 0, 2, 4 and 6 of byte i; carried to bit 7 of a byte each.
     const Bits16 bits = all_bytes(high_[h], i) & splat_bits(0x40100401);
     const Bits16 carried = bits + splat_bits(0x40707c7f);
@@ -177,7 +190,9 @@ struct FourOf64 : SomeBits<4> {
 struct FiveOf64 {
   FiveOf64(const BlockBytes& block, int64_t leaf)
       : low_(block, 32 + leaf / 2 * 32, leaf % 2 * 4), high_(block, 0, leaf) {}
-  Bits16 integers(int i, int h) const { return low_.integers(i, h) | high_.integers(i, h) << 4; }
+  [[gnu::always_inline]] Bits16 integers(int i, int h) const {
+    return low_.integers(i, h) | high_.integers(i, h) << 4;
+  }
   SomeBits<4> low_;
   SomeBits<1> high_;
 };
@@ -185,7 +200,9 @@ struct SixOf128 {
   SixOf128(const BlockBytes& block, int64_t leaf)
       : low_(block, leaf / 4 * 64 + leaf % 2 * 32, leaf % 4 / 2 * 4),
         high_(block, 128 + leaf / 4 * 32, leaf % 4 * 2) {}
-  Bits16 integers(int i, int h) const { return low_.integers(i, h) | high_.integers(i, h) << 4; }
+  [[gnu::always_inline]] Bits16 integers(int i, int h) const {
+    return low_.integers(i, h) | high_.integers(i, h) << 4;
+  }
   SomeBits<4> low_;
   SomeBits<2> high_;
 };
@@ -196,7 +213,9 @@ struct TwoOf128 : SomeBits<2> {
 struct ThreeOf128 {
   ThreeOf128(const BlockBytes& block, int64_t leaf)
       : low_(block, 32 + leaf / 4 * 32, leaf % 4 * 2), third_(block, 0, leaf) {}
-  Bits16 integers(int i, int h) const { return low_.integers(i, h) | third_.integers(i, h) << 2; }
+  [[gnu::always_inline]] Bits16 integers(int i, int h) const {
+    return low_.integers(i, h) | third_.integers(i, h) << 2;
+  }
   SomeBits<2> low_;
   SomeBits<1> third_;
 };

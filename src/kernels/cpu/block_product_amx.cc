@@ -42,9 +42,8 @@ struct Amx {
 
   template <typename Parts>
   static void add(const LeavesOfPanel& t) {
-    for (int64_t i = t.first; i < t.end; ++i) {
-      fetch_next(t, i);
-      const WholeLeaf<Parts> w(LeafOf<Parts>(t, i).parts);
+    for_each_leaf<Parts>(t, [&](int64_t i, const Parts& parts) {
+      const WholeLeaf<Parts> w(parts);
       const RowLeaf* x = t.x + i * t.rows;
       int64_t r = 0;
       if (t.rows >= kRows) {
@@ -52,7 +51,7 @@ struct Amx {
         for (; r + kRows <= t.rows; r += kRows) add_tile(w, t.chains + r * 16, x + r);
       }
       w.add_rows(t.chains + r * 16, x + r, t.rows - r);
-    }
+    });
   }
   static void in_order(float*, int64_t) {}
 

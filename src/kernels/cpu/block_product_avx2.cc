@@ -54,17 +54,23 @@ inline __m256i products_of(__m256i w, __m256i x) {
   return _mm256_maddubs_epi16(w, x);
 }
 
-// Eight outputs of a leaf: fours of columns, even ones and odd ones of eight in turn. They have
-// names, and no loop goes over them: else g++ 12 keeps them in memory.
+inline __m256i eight_four_times(const int8_t* x) {
+  int64_t eight;
+  __builtin_memcpy(&eight, x, sizeof eight);
+  return _mm256_set1_epi64x(eight);
+}
+
+// Eight outputs of a leaf for one row or two: eights of columns, of four outputs and of the other
+// four. They have names, and no loop goes over them: else g++ 12 keeps them in memory.
 template <typename Parts>
 struct HalfLeaf {
-  static constexpr int kParts = Parts::kParts, kFours = 8 / kParts, kFew = kAdded<Parts>;
+  static constexpr int kParts = Parts::kParts, kEights = 4 / kParts, kFew = kAdded<Parts>;
 
-  HalfLeaf(const Parts& parts, int half) {
-    split(parts.integers(0, half), w0, w1);
-    split(parts.integers(1, half), w2, w3);
-    split(parts.integers(2, half), w4, w5);
-    split(parts.integers(3, half), w6, w7);
+  [[gnu::always_inline]] HalfLeaf(const Parts& parts, int half)
+      : w0(parts.integers(0, half)),
+        w1(parts.integers(1, half)),
+        w2(parts.integers(2, half)),
+        w3(parts.integers(3, half)) {
     factor0 = half_of(parts.factor(0), half);
     if (Parts::kAdds) plus0 = half_of(parts.plus(0), half);
     if constexpr (kParts == 2) {
@@ -73,51 +79,49 @@ struct HalfLeaf {
     }
   }
 
-  void add_to(float* chain, const RowLeaf& x) const {
+  [[gnu::always_inline]] void add_to(float* chain, const RowLeaf& x) const {
     _mm256_store_ps(chain, add_to(_mm256_load_ps(chain), x));
   }
-  __m256 add_to(__m256 chain, const RowLeaf& x) const {
+  [[gnu::always_inline]] __m256 add_to(__m256 chain, const RowLeaf& x) const {
     chain = add_part<0>(chain, x, factor0, plus0);
     if constexpr (kParts == 2) chain = add_part<1>(chain, x, factor1, plus1);
     return chain;
   }
 
  private:
-  template <int f>
-  __m256i four() const {
-    return f == 0   ? w0
-           : f == 1 ? w1
-           : f == 2 ? w2
-           : f == 3 ? w3
-           : f == 4 ? w4
-           : f == 5 ? w5
-           : f == 6 ? w6
-                    : w7;
+  template <int i>
+  [[gnu::always_inline]] __m256i weights(bool upper) const {
+    const Bits16& w = i == 0 ? w0 : i == 1 ? w1 : i == 2 ? w2 : w3;
+    return upper ? w.hi : w.lo;
   }
-  // The products of fours f .. f + count - 1, of two columns each, added.
-  template <int f, int count>
-  __m256i products(const RowLeaf& x) const {
+  // The products of eights i .. i + count - 1, of two columns each, added.
+  template <int i, int count>
+  [[gnu::always_inline]] __m256i products(const RowLeaf& x, bool upper) const {
     if constexpr (count > 1)
-      return _mm256_add_epi16(products<f, count / 2>(x), products<f + count / 2, count / 2>(x));
-    return products_of<Parts>(four<f>(), four_times_eight(x.x + 4 * f));
+      return _mm256_add_epi16(products<i, count / 2>(x, upper),
+                              products<i + count / 2, count / 2>(x, upper));
+    return products_of<Parts>(weights<i>(upper), eight_four_times(x.x + 8 * i));
   }
-  // The same to 32 bits.
-  template <int f, int count>
-  __m256i sum(const RowLeaf& x) const {
+  // The same to 32 bits, of four columns each.
+  template <int i, int count>
+  [[gnu::always_inline]] __m256i sums(const RowLeaf& x, bool upper) const {
     if constexpr (count > kFew)
-      return _mm256_add_epi32(sum<f, count / 2>(x), sum<f + count / 2, count / 2>(x));
-    return _mm256_madd_epi16(products<f, count>(x), _mm256_set1_epi16(1));
+      return _mm256_add_epi32(sums<i, count / 2>(x, upper),
+                              sums<i + count / 2, count / 2>(x, upper));
+    return _mm256_madd_epi16(products<i, count>(x, upper), _mm256_set1_epi16(1));
   }
   template <int part>
-  __m256 add_part(__m256 acc, const RowLeaf& x, __m256 factor, __m256 plus) const {
-    __m256i all = sum<part * kFours, kFours>(x);
+  [[gnu::always_inline]] __m256 add_part(__m256 acc, const RowLeaf& x, __m256 factor,
+                                         __m256 plus) const {
+    __m256i all = _mm256_hadd_epi32(sums<part * kEights, kEights>(x, false),
+                                    sums<part * kEights, kEights>(x, true));
     if (Parts::kZero) all = _mm256_sub_epi32(all, _mm256_set1_epi32(x.more[part]));
     const __m256 scale = _mm256_mul_ps(_mm256_broadcast_ss(&x.scale), factor);
     acc = _mm256_fmadd_ps(_mm256_cvtepi32_ps(all), scale, acc);
     return Parts::kAdds ? _mm256_fmadd_ps(_mm256_broadcast_ss(&x.plus[part]), plus, acc) : acc;
   }
 
-  __m256i w0, w1, w2, w3, w4, w5, w6, w7;
+  Bits16 w0, w1, w2, w3;
   __m256 factor0, factor1, plus0, plus1;
 };
 
@@ -233,31 +237,29 @@ struct Avx2 {
   template <typename Parts>
   static void add(const LeavesOfPanel& t) {
     if (t.rows == 1) return add_row<Parts>(t);
-    for (int64_t i = t.first; i < t.end; ++i) {
-      fetch_next(t, i);
-      const LeafOf<Parts> leaf(t, i);
-      const RowLeaf* x = t.x + i * t.rows;
-      if (t.rows == 2) {
-        const HalfLeaf<Parts> low(leaf.parts, 0);
-        for (int r = 0; r < 2; ++r) low.add_to(t.chains + r * 16, x[r]);
-        const HalfLeaf<Parts> high(leaf.parts, 1);
-        for (int r = 0; r < 2; ++r) high.add_to(t.chains + r * 16 + 8, x[r]);
-      } else {
-        WholeLeaf<Parts>(leaf.parts).add_rows(t.chains, x, t.rows);
-      }
-    }
+    if (t.rows == 2) return add_two_rows<Parts>(t);
+    for_each_leaf<Parts>(t, [&](int64_t i, const Parts& parts) {
+      WholeLeaf<Parts>(parts).add_rows(t.chains, t.x + i * t.rows, t.rows);
+    });
   }
   template <typename Parts>
   static void add_row(const LeavesOfPanel& t) {
     __m256 low = _mm256_load_ps(t.chains), high = _mm256_load_ps(t.chains + 8);
-    for (int64_t i = t.first; i < t.end; ++i) {
-      fetch_next(t, i);
-      const LeafOf<Parts> leaf(t, i);
-      low = HalfLeaf<Parts>(leaf.parts, 0).add_to(low, t.x[i]);
-      high = HalfLeaf<Parts>(leaf.parts, 1).add_to(high, t.x[i]);
-    }
+    for_each_leaf<Parts>(t, [&](int64_t i, const Parts& parts) {
+      low = HalfLeaf<Parts>(parts, 0).add_to(low, t.x[i]);
+      high = HalfLeaf<Parts>(parts, 1).add_to(high, t.x[i]);
+    });
     _mm256_store_ps(t.chains, low);
     _mm256_store_ps(t.chains + 8, high);
+  }
+  template <typename Parts>
+  static void add_two_rows(const LeavesOfPanel& t) {
+    for_each_leaf<Parts>(t, [&](int64_t i, const Parts& parts) {
+      for (int half = 0; half < 2; ++half) {
+        const HalfLeaf<Parts> leaf(parts, half);
+        for (int r = 0; r < 2; ++r) leaf.add_to(t.chains + r * 16 + half * 8, t.x[2 * i + r]);
+      }
+    });
   }
   template <typename Parts>
   static void begin() {}

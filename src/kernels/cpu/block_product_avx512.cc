@@ -25,10 +25,9 @@ struct Avx512Vnni {
   }
   template <typename Parts>
   static void add(const LeavesOfPanel& t) {
-    for (int64_t i = t.first; i < t.end; ++i) {
-      fetch_next(t, i);
-      WholeLeaf<Parts>(LeafOf<Parts>(t, i).parts).add_rows(t.chains, t.x + i * t.rows, t.rows);
-    }
+    for_each_leaf<Parts>(t, [&](int64_t i, const Parts& parts) {
+      WholeLeaf<Parts>(parts).add_rows(t.chains, t.x + i * t.rows, t.rows);
+    });
   }
   template <typename Parts>
   static void begin() {}

@@ -30,15 +30,30 @@ inline void fetch_next(const LeavesOfPanel& t, int64_t leaf) {
   for (int64_t at = leaf * t.leaf_bytes / kLine; at < (leaf + 1) * t.leaf_bytes / kLine; ++at)
     __builtin_prefetch(t.next + at * kLine, 0, 2);
 }
-// A leaf of the panel.
-template <typename Parts>
-struct LeafOf {
-  LeafOf(const LeavesOfPanel& t, int64_t leaf)
-      : block(Parts::kType, t.values, t.scales, leaf / Parts::kLeaves),
-        parts(block, leaf % Parts::kLeaves) {}
-  BlockBytes block;
-  Parts parts;
-};
+// use(leaf, its parts) for each of them. Of whole blocks a leaf's number is a constant.
+template <typename Parts, typename Use>
+[[gnu::always_inline]] inline void for_each_leaf(const LeavesOfPanel& t, const Use& use) {
+  constexpr int64_t kLeaves = Parts::kLeaves;
+  for (int64_t i = t.first; i < t.end;) {
+    const int64_t first = i / kLeaves * kLeaves;
+    const typename Parts::Block block(BlockBytes(Parts::kType, t.values, t.scales, i / kLeaves));
+    if (i == first && first + kLeaves <= t.end) {
+#pragma GCC unroll 8
+      for (int64_t leaf = 0; leaf < kLeaves; ++leaf, ++i) {
+        fetch_next(t, i);
+        use(i, Parts(block, leaf));
+        asm volatile(
+            "" ::
+                : "memory");  // what is read for several leaves would not fit into registers
+      }
+    } else {
+      for (const int64_t end = smaller(first + kLeaves, t.end); i < end; ++i) {
+        fetch_next(t, i);
+        use(i, Parts(block, i - first));
+      }
+    }
+  }
+}
 
 // Set::add<Parts>(LeavesOfPanel)
 // Set::in_order(chains, vectors)  brings outputs into their order
