@@ -22,6 +22,7 @@ __device__ float leaf_of(const At& at) {
     float2 rows[kAtOnce];
 #pragma unroll
     for (int i = 0; i < kAtOnce; ++i) rows[i] = at(j + i);
+    asm volatile("" ::: "memory");  // they are all on their way before the first one is used
 #pragma unroll
     for (int i = 0; i < kAtOnce; i += 2) {
       even = __fmaf_rn(rows[i].x, rows[i].y, even);
@@ -33,32 +34,36 @@ __device__ float leaf_of(const At& at) {
 
 // A chain over `count` leaves, from acc on, for each of a cluster's columns: the threads of all its
 // blocks compute leaves of a column at once, and the first block's first ones add them in order.
-constexpr int kChainThreads = 1024, kColumns = 16, kLeavesAtOnce = kChainThreads / kColumns;
-constexpr int kChainBlocks = 8;
+constexpr int kChainThreads = 1024, kChainBlocks = 8;
+using Leaves = float[kChainBlocks * kChainThreads];  // in shared memory
 
-using Leaves = float[kChainBlocks * kLeavesAtOnce][kColumns];  // in shared memory
+// Columns of a cluster: whole cache lines, or so few that narrow sums have clusters for many
+// multiprocessors, too.
+constexpr int kWideColumns = 32, kNarrowColumns = 8, kNarrow = 512;
 
-template <typename Leaf>
+template <int kColumns, typename Leaf>
 __device__ float chain(Leaves& leaves, float acc, int64_t count, bool is_column, const Leaf& leaf) {
+  constexpr int kLeavesAtOnce = kChainThreads / kColumns, kRound = kChainBlocks * kLeavesAtOnce;
   const cooperative_groups::cluster_group cluster = cooperative_groups::this_cluster();
-  float(*first_block)[kColumns] = cluster.map_shared_rank(leaves, 0);
+  float* first_block = cluster.map_shared_rank(leaves, 0);
   const int column = threadIdx.x % kColumns;
   const int own = static_cast<int>(cluster.block_rank()) * kLeavesAtOnce + threadIdx.x / kColumns;
-  constexpr int64_t kRound = kChainBlocks * kLeavesAtOnce;
   for (int64_t first = 0; first < count; first += kRound) {
-    if (is_column && first + own < count) first_block[own][column] = leaf(first + own);
+    if (is_column && first + own < count) first_block[own * kColumns + column] = leaf(first + own);
     cluster.sync();
-    const int there = static_cast<int>(min(kRound, count - first));
+    const int there = static_cast<int>(min(int64_t{kRound}, count - first));
 #pragma unroll 8
-    for (int i = 0; own == 0 && i < there; ++i) acc = acc + leaves[i][column];
+    for (int i = 0; own == 0 && i < there; ++i) acc = acc + leaves[i * kColumns + column];
     cluster.sync();
   }
   return acc + 0.0f;
 }
 
+template <int kColumns>
 __device__ int64_t column_of_cluster() {
   return static_cast<int64_t>(blockIdx.x / kChainBlocks) * kColumns + threadIdx.x % kColumns;
 }
+template <int kColumns>
 __device__ bool has_sum() {
   return blockIdx.x % kChainBlocks == 0 && threadIdx.x < kColumns;
 }
@@ -66,58 +71,62 @@ __device__ bool has_sum() {
 __global__ __launch_bounds__(kChainThreads) void bias_gradient_kernel(
     const __grid_constant__ BiasGradientParams p) {
   __shared__ Leaves leaves;
-  const int64_t i = column_of_cluster();
+  const int64_t i = column_of_cluster<kWideColumns>();
   const bool is_column = i < p.columns.count;
   const int64_t column = is_column ? p.columns.at(i) : 0;
   const bf16_t* dy = static_cast<const bf16_t*>(p.dy.data) + column;
-  const float sum =
-      chain(leaves, is_column ? p.gradient[i] : 0.0f, p.rows / kLeaf, is_column, [&](int64_t leaf) {
+  const float sum = chain<kWideColumns>(
+      leaves, is_column ? p.gradient[i] : 0.0f, p.rows / kLeaf, is_column, [&](int64_t leaf) {
         return leaf_of([&](int j) {
           return float2{1.0f, bf16_to_f32(dy[(leaf * kLeaf + j) * p.dy.stride])};
         });
       });
-  if (is_column && has_sum()) p.gradient[i] = sum;
+  if (is_column && has_sum<kWideColumns>()) p.gradient[i] = sum;
 }
 
+template <int kColumns>
 __global__ __launch_bounds__(kChainThreads) void norm_gradient_kernel(
     const __grid_constant__ NormGradientParams p) {
   __shared__ Leaves leaves;
-  const int64_t i = column_of_cluster();
+  const int64_t i = column_of_cluster<kColumns>();
   const bool is_column = i < p.width;
-  const float sum = chain(
+  const auto heads = static_cast<uint32_t>(p.heads);
+  const float sum = chain<kColumns>(
       leaves, is_column ? p.gradient[i] : 0.0f, p.rows / kLeaf * p.heads, is_column,
       [&](int64_t at) {
-        const int64_t first = at / p.heads * kLeaf, h = at % p.heads, column = h * p.width + i;
+        const uint32_t leaf = static_cast<uint32_t>(at) / heads;
+        const int64_t t = int64_t{leaf} * kLeaf, h = static_cast<uint32_t>(at) - leaf * heads;
+        const float *dy = p.dy + t * p.dy_stride + h * p.width + i,
+                    *x = p.x + t * p.x_stride + h * p.width + i, *rs = p.rs + t * p.rs_stride + h;
         return leaf_of([&](int j) {
-          const int64_t t = first + j;
-          return float2{p.dy[t * p.dy_stride + column],
-                        p.x[t * p.x_stride + column] * p.rs[t * p.rs_stride + h]};
+          return float2{dy[j * p.dy_stride], x[j * p.x_stride] * rs[j * p.rs_stride]};
         });
       });
-  if (is_column && has_sum()) p.gradient[i] = sum;
+  if (is_column && has_sum<kColumns>()) p.gradient[i] = sum;
 }
 
 __global__ __launch_bounds__(kChainThreads) void layer_norm_gradient_kernel(
     const __grid_constant__ LayerNormGradientParams layer) {
-  const NormGradientParams& p = layer.norm;
   __shared__ Leaves leaves;
-  const int64_t i = column_of_cluster();
+  const NormGradientParams& p = layer.norm;
+  const int64_t i = column_of_cluster<kWideColumns>();
   const bool is_column = i < p.width;
-  const float weight =
-      chain(leaves, is_column ? p.gradient[i] : 0.0f, p.rows / kLeaf, is_column, [&](int64_t leaf) {
+  const float weight = chain<kWideColumns>(
+      leaves, is_column ? p.gradient[i] : 0.0f, p.rows / kLeaf, is_column, [&](int64_t leaf) {
         return leaf_of([&](int j) {
           const int64_t t = leaf * kLeaf + j;
           return float2{p.dy[t * p.dy_stride + i],
                         (p.x[t * p.x_stride + i] - layer.mean[t]) * p.rs[t]};
         });
       });
-  const float bias = chain(leaves, is_column ? layer.bias_gradient[i] : 0.0f, p.rows / kLeaf,
-                           is_column, [&](int64_t leaf) {
-                             return leaf_of([&](int j) {
-                               return float2{1.0f, p.dy[(leaf * kLeaf + j) * p.dy_stride + i]};
-                             });
-                           });
-  if (!is_column || !has_sum()) return;
+  const float bias =
+      chain<kWideColumns>(leaves, is_column ? layer.bias_gradient[i] : 0.0f, p.rows / kLeaf,
+                          is_column, [&](int64_t leaf) {
+                            return leaf_of([&](int j) {
+                              return float2{1.0f, p.dy[(leaf * kLeaf + j) * p.dy_stride + i]};
+                            });
+                          });
+  if (!is_column || !has_sum<kWideColumns>()) return;
   p.gradient[i] = weight;
   layer.bias_gradient[i] = bias;
 }
@@ -145,8 +154,20 @@ __device__ float square_lane(const float* x, int64_t count, bool has_pieces, con
   for (; has_pieces && first + kPiece <= count; first += kPiece, ring.next()) {
     barrier_wait(ring.full_now(), ring.parity);
     const float* piece = pieces + ring.stage * kPiece + threadIdx.x;
-#pragma unroll 64
-    for (int i = 0; i < kPiece; i += kLanes) lane = __fmaf_rn(piece[i], piece[i], lane);
+    constexpr int kBatch =
+        32;  // elements that are loaded while the chain goes through those before
+    float now[kBatch], next[kBatch];
+#pragma unroll
+    for (int i = 0; i < kBatch; ++i) now[i] = piece[i * kLanes];
+#pragma unroll
+    for (int i = kBatch; i <= kPiece / kLanes; i += kBatch) {
+#pragma unroll
+      for (int j = 0; i < kPiece / kLanes && j < kBatch; ++j) next[j] = piece[(i + j) * kLanes];
+#pragma unroll
+      for (int j = 0; j < kBatch; ++j) lane = __fmaf_rn(now[j], now[j], lane);
+#pragma unroll
+      for (int j = 0; j < kBatch; ++j) now[j] = next[j];
+    }
     if (threadIdx.x % kWarp == 0) barrier_arrive(ring.empty_now());
   }
 #pragma unroll 16
@@ -214,8 +235,8 @@ __global__ __launch_bounds__(kThreads) void embed_gradient_kernel(
 }
 
 // Clusters that have so many columns.
-LaunchShape chains(int64_t columns) {
-  return {blocks_of(columns, kColumns) * kChainBlocks, kChainThreads, 0, kChainBlocks};
+LaunchShape chains(int64_t columns, int at_once = kWideColumns) {
+  return {blocks_of(columns, at_once) * kChainBlocks, kChainThreads, 0, kChainBlocks};
 }
 
 }  // namespace
@@ -225,7 +246,10 @@ void bias_gradient(const BiasGradientParams& p, const Execution& on) {
   launch("a bias's gradient", bias_gradient_kernel, chains(p.columns.count), on, p);
 }
 void norm_gradient(const NormGradientParams& p, const Execution& on) {
-  launch("a norm's gradient", norm_gradient_kernel, chains(p.width), on, p);
+  if (p.width <= kNarrow)
+    return launch("a norm's gradient", norm_gradient_kernel<kNarrowColumns>,
+                  chains(p.width, kNarrowColumns), on, p);
+  launch("a norm's gradient", norm_gradient_kernel<kWideColumns>, chains(p.width), on, p);
 }
 void layer_norm_gradient(const LayerNormGradientParams& p, const Execution& on) {
   launch("a norm's gradient", layer_norm_gradient_kernel, chains(p.norm.width), on, p);
