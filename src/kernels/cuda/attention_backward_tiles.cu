@@ -53,6 +53,8 @@ struct Backward {
     return reinterpret_cast<float4*>(p.d_qkv + row * p.d_qkv_stride +
                                      int64_t{head} * p.forward.kv.head_dim);
   }
+  // How many blocks' slots are taken: it begins as the 0 behind the first query's values.
+  __device__ unsigned* taken() const { return reinterpret_cast<unsigned*>(p.d_qkv) + 3; }
 };
 
 // ---- D and the sums of the forward
@@ -157,10 +159,8 @@ class Fetcher {
   __device__ void run() {
     Starts starts(p_);
     const int units = owns == Owns::slots ? p_.kv.kv_heads : p_.heads;
-    const int blocks = static_cast<int>(gridDim.x), block = static_cast<int>(blockIdx.x);
     for (int turn = 0;; ++turn) {
-      // There and back: neighbours' items take about the same time.
-      const int item = turn * blocks + (turn % 2 ? blocks - 1 - block : block);
+      const int item = item_of(turn);
       const int64_t row = starts.row_of(item / units);
       if (row < 0) break;
       fetch(row, item % units);
@@ -170,6 +170,16 @@ class Fetcher {
   }
 
  private:
+  // The block's next item. Slots are taken by whoever is free: the first ones of a sequence meet
+  // the most queries. Queries, whose values are written over, are dealt there and back.
+  __device__ int item_of(int turn) const {
+    if constexpr (owns == Owns::slots)
+      return static_cast<int>(
+          __shfl_sync(kAllLanes, lane_ == 0 ? atomicAdd(of_.taken(), 1u) : 0u, 0));
+    const int blocks = static_cast<int>(gridDim.x), block = static_cast<int>(blockIdx.x);
+    return turn * blocks + (turn % 2 ? blocks - 1 - block : block);
+  }
+
   __device__ void give(const Task& task) {
     barrier_wait(task_ring_.empty, task_ring_.parity ^ 1);
     if (lane_ == 0) *reinterpret_cast<Task*>(shared_ + S::kTaskAt) = task;
