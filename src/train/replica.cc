@@ -8,7 +8,6 @@
 #include <numeric>
 
 #include "base/error.h"
-#include "kernels/select.h"
 #include "model/families/family_source.h"
 #include "train/device_weights.h"
 #include "train/packed_batch.h"
@@ -70,11 +69,13 @@ Trainer::Replica::Replica(const TrainerOptions& options, const ParameterLayout& 
     : options_(options),
       layout_(layout),
       group_(group),
-      on_(open_training_device(options.device, options.instruction_set, options.order)),
+      on_(open_training_device(options.device, options.instruction_set, options.order, group.rank(),
+                               options.ranks)),
       device_(on_.device),
       pool_(options.threads, options.group ? 0 : group.rank() * options.threads),
       kernels_(on_.training),
-      optimizer_(options.optimizer, kernels_, optimized(layout, owned, group.rank())),
+      optimizer_(options.optimizer, kernels_,
+                 optimized(layout, owned, owned.ranks() > 1 ? group.rank() : 0)),
       owned_(owned),
       master_(floats(*device_, own_count(), "the master weights")),
       first_(floats(*device_, own_count(), "the optimizer's state")),
@@ -84,7 +85,7 @@ Trainer::Replica::Replica(const TrainerOptions& options, const ParameterLayout& 
                                                on_.kernels.weights)),
       decoder_(options.model.spec, {.order = options.order}, on_.kernels, decoder_weights_,
                *device_, device_->is_host() ? &pool_ : nullptr),
-      transposed_(options.model.spec, *device_, is_one_of_several(), on_.kernels.weights),
+      transposed_(options.model.spec, *device_, is_sharded(), on_.kernels.weights),
       kv_(*device_, states_of(options.model.spec, {}, {0, options.model.spec.all_layers()}),
           {.blocks = packed_blocks(options.batch_rows, options.context),
            .block_size = kTrainingBlockSize,
@@ -125,15 +126,13 @@ Trainer::Replica::Replica(const TrainerOptions& options, const ParameterLayout& 
   }
   if (!exits_.empty()) exit_logits_ = floats(*device_, positions * spec.vocab, "an exit's logits");
   if (options.teacher.weights)
-    teacher_ = std::make_unique<Teacher>(
-        options.teacher, options.instruction_set, *device_, pool_, static_cast<int>(positions),
-        packed_blocks(options.batch_rows, options.context), kTrainingBlockSize);
+    teacher_ = std::make_unique<TeacherOfRows>(options, on_.kernels, *device_, pool_);
   // Groups meet two and two: at most one buffer waits on each level of the tree.
   const int levels = std::bit_width(static_cast<unsigned>(options.groups / options.ranks));
   for (int i = 0; i < levels; ++i)
     gradients_.push_back(
-        floats(*device_, is_one_of_several() ? own_count() : gradient_size_, "gradients"));
-  if (is_one_of_several())
+        floats(*device_, is_sharded() ? own_count() : gradient_size_, "gradients"));
+  if (is_sharded())
     gathered_ =
         std::make_unique<GatheredWeights>(group_, layout_, owned_, rounded_.data(),
                                           decoder_weights_, transposed_, kernels_, decoder_);
@@ -144,7 +143,7 @@ void Trainer::Replica::load(const Start& start, const TensorSource& weights) {
   std::vector<float> master, first, second;  // of one tensor
   std::vector<bf16_t> rounded;
   for (size_t i = 0; i < layout_.slots().size(); ++i) {
-    if (owned_.owner(i) != group_.rank()) continue;
+    if (owned_.owner(i) != own_rank()) continue;
     const ParameterLayout::Slot& slot = layout_.slots()[i];
     const auto at = owned_.place(i), count = slot.count;
     const size_t bytes = static_cast<size_t>(count) * sizeof(float);
@@ -269,7 +268,7 @@ void Trainer::Replica::record_losses(const Wanted& wanted, const DeviceScores& s
 
 // The gradient of `weight` times the mean loss over a step whose weights add up to `total`.
 Activation Trainer::Replica::loss_gradient(const DeviceScores& scores, const Wanted& wanted,
-                                           double total, float weight, const Scores* teacher,
+                                           double total, float weight, const DeviceScores* teacher,
                                            DeviceArray<bf16_t>& memory) {
   std::vector<float> weights;
   for (const float w : wanted.weights)
@@ -287,9 +286,9 @@ Activation Trainer::Replica::loss_gradient(const DeviceScores& scores, const Wan
                     .teacher = nullptr,
                     .out = out};
   if (teacher) {
-    params.teacher = teacher->logits;
-    params.teacher_max = teacher->max.data();
-    params.teacher_log_sum = teacher->log_sum.data();
+    params.teacher = teacher->logits();
+    params.teacher_max = teacher->device_max();
+    params.teacher_log_sum = teacher->device_log_sum();
     params.teacher_share = options_.teacher.share;
   }
   run("loss gradient", kernels_.loss, params);
@@ -350,8 +349,10 @@ void Trainer::Replica::compute_batch(std::span<const PackedRow> rows, size_t fir
   record_losses(wanted_, scores_, losses);
   if (teacher_)
     timed(times_, "teacher", [&] {
-      const Scores& scores = teacher_->run(batch_);
-      note_failure([&](size_t t) { return scores.has_nan[t] || io_.non_finite[t]; });
+      DeviceScores& scores = teacher_->scores;
+      scores.compute(teacher_->model.decoder(), kernels_, teacher_->model.logits(batch_),
+                     wanted_.targets);
+      note_failure(scores);
     });
   BackwardIo io{
       .tape = &tape_,
@@ -386,8 +387,7 @@ void Trainer::Replica::compute_batch(std::span<const PackedRow> rows, size_t fir
   };
   if (places_->in_turn())
     io.begin_layer = [&](int layer) { clear_sums(gradients, unit_of(layer)); };
-  if (is_one_of_several() && ends)
-    io.end_layer = [&](int layer) { keep_own(gradients, unit_of(layer)); };
+  if (is_sharded() && ends) io.end_layer = [&](int layer) { keep_own(gradients, unit_of(layer)); };
   backward(decoder_, transposed_, kernels_, layout_, batch_, kv_, backward_workspace_, io);
 }
 
@@ -404,10 +404,10 @@ void Trainer::Replica::add_to(float* gradients, TensorRole role, int64_t from) {
 // Of several ranks: layers' gradients take turns in one place where a group is one batch, for then
 // each is whole, and goes, when the next one begins.
 void Trainer::Replica::place_gradients(bool in_turn) {
-  in_turn &= is_one_of_several();
+  in_turn &= is_sharded();
   if (places_ && places_->in_turn() == in_turn) return;
   places_.emplace(layout_, gradient_size_ - layout_.size(), in_turn);
-  if (is_one_of_several()) {
+  if (is_sharded()) {
     work_ = {};
     work_ = floats(*device_, places_->size(), "gradients");
   }
@@ -415,7 +415,7 @@ void Trainer::Replica::place_gradients(bool in_turn) {
 
 // Where the group that is being computed has its gradient.
 float* Trainer::Replica::work() {
-  return is_one_of_several() ? work_.data() : gradients_[waiting_].data();
+  return is_sharded() ? work_.data() : gradients_[waiting_].data();
 }
 
 // Gradients that are added up in memory begin as zeros; those of products begin by themselves.
@@ -485,9 +485,22 @@ void Trainer::Replica::compute_group(int group, std::span<const PackedRow> rows,
     add_to(gradients, head, mtp_->head_offset);
     add_to(gradients, TensorRole::embedding, mtp_->embedding_offset);
   }
-  if (!is_one_of_several()) return;
+  if (!is_sharded()) return;
   for (const ParameterLayout::Unit& unit : layout_.units())
     if (unit.layer < 0) keep_own(gradients, unit);
+}
+
+// The gradient of one group of every rank's, of ranks that keep all of it.
+void Trainer::Replica::add_up_ranks() {
+  constexpr int64_t kPiece = 1 << 26;  // elements
+  const Execution& on = decoder_.execution;
+  timed(times_, "exchange gradients", [&] {
+    group_.begin_step(on);
+    for (int64_t at = 0; at < own_count(); at += kPiece)
+      group_.tree_all_reduce(gradients_[waiting_].data() + at, std::min(kPiece, own_count() - at),
+                             on);
+    group_.end_step(on);
+  });
 }
 
 // (g0 + g1) + (g2 + g3) ...: an odd one meets the tree to its left.
@@ -518,15 +531,18 @@ void Trainer::Replica::optimize(int64_t step, double norm) {
 
 // Of all tensors, by the sums of their owners.
 double Trainer::Replica::gradient_norm(std::string& failure) {
-  const auto ranks = static_cast<size_t>(group_.size());
+  const auto ranks = static_cast<size_t>(owned_.ranks());
   std::vector<size_t> by_name(layout_.slots().size());
   std::iota(by_name.begin(), by_name.end(), size_t{0});
   std::ranges::sort(by_name, {}, [&](size_t i) { return layout_.slots()[i].tensor.name; });
   std::vector<float> own = optimizer_.squares(gradients_[0].data(), decoder_.execution);
   own.resize(by_name.size());
   std::vector<float> all(own.size() * ranks);
-  group_.all_gather(own.data(), static_cast<int64_t>(own.size() * sizeof(float)), all.data(),
-                    decoder_.execution);
+  if (is_sharded())
+    group_.all_gather(own.data(), static_cast<int64_t>(own.size() * sizeof(float)), all.data(),
+                      decoder_.execution);
+  else
+    all = own;
   std::vector<size_t> next(ranks);
   std::vector<SquaredTensor> tensors;
   for (const size_t i : by_name) {
@@ -543,8 +559,7 @@ void Trainer::Replica::gather_losses(std::vector<double>& losses) {
   const size_t ranks = static_cast<size_t>(options_.ranks);
   for (size_t first = 0; first < losses_.size(); first += count * ranks)
     group_.all_gather(&losses_[first + count * static_cast<size_t>(group_.rank())],
-                      static_cast<int64_t>(count * sizeof(double)), &losses[first],
-                      decoder_.execution);
+                      static_cast<int64_t>(count * sizeof(double)), &losses[first], on_host());
 }
 
 Trainer::Replica::Result Trainer::Replica::step(int64_t step, std::span<const PackedRow> rows,
@@ -568,6 +583,7 @@ Trainer::Replica::Result Trainer::Replica::step(int64_t step, std::span<const Pa
   // at once and a rank needs to keep its own tensors' part alone.
   for (int i = 0; i < options_.groups / options_.ranks; ++i) {
     compute_group(i * options_.ranks + group_.rank(), rows, totals);
+    if (!is_sharded() && options_.ranks > 1) add_up_ranks();
     merge_group(i);
   }
   Result result;
@@ -583,7 +599,7 @@ Trainer::Replica::Result Trainer::Replica::step(int64_t step, std::span<const Pa
   // All ranks go on or none does: the gradients are the same on all, a forward's failure is not.
   const int failed = !failure_.empty();
   std::vector<int> all_failed(static_cast<size_t>(options_.ranks));
-  group_.all_gather(&failed, sizeof failed, all_failed.data(), decoder_.execution);
+  group_.all_gather(&failed, sizeof failed, all_failed.data(), on_host());
   if (std::ranges::count(all_failed, 1)) result.failure = failed ? failure_ : "another rank";
   if (!result.failure.empty()) return result;
   optimize(step, result.gradient_norm);

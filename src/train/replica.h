@@ -1,6 +1,7 @@
 // One data-parallel rank of a trainer: its share of the groups of rows, and the weights and the
-// optimizer's state of the tensors that it owns. Of several ranks none has a whole model: they
-// gather a layer's weights to compute it, and each keeps its own tensors' part of the gradient.
+// optimizer's state of the tensors that it owns. Where several ranks are a CPU's none has a whole
+// model: they gather a layer's weights to compute it, and each keeps its own tensors' part of the
+// gradient. Ranks on GPUs have all of it each, and add up their gradients.
 #pragma once
 
 #include <optional>
@@ -10,6 +11,7 @@
 #include "model/forward.h"
 #include "train/device_scores.h"
 #include "train/gathered_weights.h"
+#include "train/packed_batch.h"
 #include "train/teacher.h"
 #include "train/trained_arrays.h"
 #include "train/trainer.h"
@@ -65,6 +67,16 @@ class Trainer::Replica {
     Batch batch;                            // the rows with the tokens that follow
     Wanted wanted;
   };
+  // The teacher and what it says of the batch.
+  struct TeacherOfRows {
+    Teacher model;
+    DeviceScores scores;
+
+    TeacherOfRows(const TrainerOptions& o, const Kernels& kernels, Device& device, ThreadPool& pool)
+        : model(o.teacher, kernels, device, pool, o.batch_rows * o.context,
+                packed_blocks(o.batch_rows, o.context), kTrainingBlockSize),
+          scores(device, o.batch_rows * o.context) {}
+  };
   // Sums of the weights of a step's tokens: of the model's, of the module's.
   struct Totals {
     double model = 0, mtp = 0;
@@ -75,9 +87,13 @@ class Trainer::Replica {
   void run(const char* name, Operation<Params> operation, const Params& params) {
     timed(times_, name, [&] { decoder_.run(operation, params); });
   }
-  const Scores* teacher_scores() const { return teacher_ ? &teacher_->scores() : nullptr; }
-  bool is_one_of_several() const { return group_.size() > 1; }
-  int64_t own_count() const { return owned_.count(group_.rank()); }
+  const DeviceScores* teacher_scores() const { return teacher_ ? &teacher_->scores : nullptr; }
+  // Whether this rank keeps a part of the tensors and not all of them.
+  bool is_sharded() const { return owned_.ranks() > 1; }
+  int own_rank() const { return is_sharded() ? group_.rank() : 0; }
+  int64_t own_count() const { return owned_.count(own_rank()); }
+  // For what the ranks exchange in the host's memory.
+  Execution on_host() const { return device_->is_host() ? decoder_.execution : Execution{}; }
   int loss_count() const { return 1 + static_cast<int>(exits_.size()) + (mtp_ ? 1 : 0); }
   void build_batch(std::span<const PackedRow> rows);
   void give_experts(std::span<const PackedRow> rows);
@@ -94,13 +110,14 @@ class Trainer::Replica {
   void gather_losses(std::vector<double>& losses);
   double gradient_norm(std::string& failure);
   void compute_group(int group, std::span<const PackedRow> rows, const Totals& totals);
+  void add_up_ranks();
   void merge_group(int group);
   void optimize(int64_t step, double norm);
   void publish();
   void pack_weights();
   void record_losses(const Wanted& wanted, const DeviceScores& scores, double* losses) const;
   Activation loss_gradient(const DeviceScores& scores, const Wanted& wanted, double total,
-                           float weight, const Scores* teacher, DeviceArray<bf16_t>& memory);
+                           float weight, const DeviceScores* teacher, DeviceArray<bf16_t>& memory);
   ExitGradient run_exit(size_t index, double total, float* gradients);
   void note_failure(const DeviceScores& scores);
   void note_failure(FunctionRef<bool(size_t)> has_failed);
@@ -134,7 +151,7 @@ class Trainer::Replica {
   std::vector<Exit> exits_;
   DeviceArray<float> exit_logits_;
   std::unique_ptr<Mtp> mtp_;
-  std::unique_ptr<Teacher> teacher_;
+  std::unique_ptr<TeacherOfRows> teacher_;
   int64_t gradient_size_;  // of the layout and the chains behind it
   std::optional<GradientPlaces> places_;
   // Gradients of groups, or of the owned tensors in a group of every rank, that wait for their

@@ -1,16 +1,15 @@
 #include "train/teacher.h"
 
-#include "kernels/select.h"
-
 namespace invar {
 
-Teacher::Teacher(const TeacherOptions& options, const std::string& instruction_set, Device& device,
+Teacher::Teacher(const TeacherOptions& options, const Kernels& kernels, Device& device,
                  ThreadPool& pool, int max_rows, int blocks, int block_size, int max_aux_layers)
-    : weights_(options.model.spec, {}, make_shard(options.model.spec, 0, 1), *options.weights,
-               device, pool),
-      decoder_(options.model.spec, {}, select_kernels(Order::portable, instruction_set), weights_,
-               device, &pool),
-      kv_(device, states_of(options.model.spec), {.blocks = blocks, .block_size = block_size}),
+    : weights_(options.model.spec, {.order = kernels.order}, make_shard(options.model.spec, 0, 1),
+               *options.weights, device, pool, kernels.weights),
+      decoder_(options.model.spec, {.order = kernels.order}, kernels, weights_, device,
+               device.is_host() ? &pool : nullptr),
+      kv_(device, states_of(options.model.spec),
+          {.blocks = blocks, .block_size = block_size, .layout = kernels.cache}),
       workspace_(decoder_, max_rows, max_rows, max_aux_layers),
       scores_(max_rows) {}
 
@@ -18,6 +17,12 @@ const Scores& Teacher::run(const Batch& batch) {
   forward(decoder_, batch, kv_, workspace_, solo_group(), io_);
   scores_.compute(decoder_, io_.logits.data(), std::ssize(batch.rows));
   return scores_;
+}
+
+const float* Teacher::logits(const Batch& batch) {
+  io_.keep_logits = true;
+  forward(decoder_, batch, kv_, workspace_, solo_group(), io_);
+  return io_.device_logits;
 }
 
 }  // namespace invar

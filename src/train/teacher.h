@@ -13,11 +13,14 @@ class Teacher {
  public:
   // For batches of up to `max_rows` rows in up to `blocks` blocks of `block_size` that keep up to
   // `max_aux_layers` layers' hidden states.
-  Teacher(const TeacherOptions& options, const std::string& instruction_set, Device& device,
-          ThreadPool& pool, int max_rows, int blocks, int block_size, int max_aux_layers = 0);
+  Teacher(const TeacherOptions& options, const Kernels& kernels, Device& device, ThreadPool& pool,
+          int max_rows, int blocks, int block_size, int max_aux_layers = 0);
 
-  // Its scores live until the next batch, and so do the hidden states that the batch wants:
-  // [aux_layers][T][D].
+  // The logits of every row [T][V], on its device, until the next batch.
+  const float* logits(const Batch& batch);
+
+  // Of a host's device. Its scores live until the next batch, and so do the hidden states that the
+  // batch wants: [aux_layers][T][D].
   const Scores& run(const Batch& batch);
   const Scores& scores() const { return scores_; }
   std::span<const float> aux_hidden() const { return io_.aux_hidden; }

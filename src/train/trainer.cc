@@ -5,12 +5,16 @@
 
 #include "base/error.h"
 #include "base/timer.h"
+#include "collectives/peer_group.h"
 #include "model/families/family_source.h"
 #include "train/replica.h"
 
 namespace invar {
 
 namespace {
+
+// Seconds that a GPU waits for a rank whose rows take longer, or that reads them.
+constexpr double kLongestWait = 600;
 
 bool is_power_of_two(int x) {
   return x > 0 && (x & (x - 1)) == 0;
@@ -71,8 +75,7 @@ void Trainer::check_device_options() const {
   const auto refuse_where = [&](bool is_there, const char* what) {
     if (is_there) fail_usage("the trainer was asked for on {}, which has no {}", o.device, what);
   };
-  refuse_where(o.ranks > 1 || o.group, "data-parallel ranks");
-  refuse_where(o.teacher.weights != nullptr, "teacher");
+  refuse_where(o.group != nullptr, "data-parallel ranks in processes of their own");
   refuse_where(o.model.spec.head_dim > 256, "backward of heads of more than 256 elements");
 }
 
@@ -91,8 +94,6 @@ void Trainer::check_options() const {
   require(is_power_of_two(o.ranks) && o.ranks <= o.groups,
           "a number of ranks that is a power of two and at most the groups", o.ranks);
   if (o.device != "cpu") check_device_options();
-  if (o.teacher.weights && o.order != Order::portable)
-    fail_usage("expected the arithmetic portable beside a teacher, found {}", name_of(o.order));
   int before = 0;
   for (const ExitLoss& exit : o.exits) {
     require(exit.layers > before && exit.layers < o.model.spec.layers,
@@ -145,7 +146,8 @@ void Trainer::start(const Start& start) {
   step_ = start.step;
   const int rows_of_group = options_.rows / options_.groups;
   options_.batch_rows = std::min(options_.batch_rows, rows_of_group);
-  owned_ = std::make_unique<OwnedTensors>(layout_, options_.ranks);
+  const bool is_host = options_.device == "cpu";
+  owned_ = std::make_unique<OwnedTensors>(layout_, is_host ? options_.ranks : 1);
   const auto add = [&](Group& group) {
     replicas_.push_back(std::make_unique<Replica>(options_, layout_, *owned_, group));
   };
@@ -153,7 +155,10 @@ void Trainer::start(const Start& start) {
     add(*options_.group);
   } else if (options_.ranks > 1) {
     groups_ = make_inproc_groups(options_.ranks);
-    for (const auto& group : groups_) add(*group);
+    for (const auto& group : groups_) {
+      if (!is_host) peers_.push_back(make_peer_group(*group, {.seconds = kLongestWait}));
+      add(is_host ? *group : *peers_.back());
+    }
   } else {
     add(solo_group());
   }

@@ -157,6 +157,7 @@ class Trainer {
   std::unique_ptr<class OwnedTensors> owned_;
   std::vector<std::unique_ptr<class Group>> groups_;
   std::vector<std::unique_ptr<Replica>> replicas_;  // one per rank that is here
+  std::vector<std::unique_ptr<Group>> peers_;       // of ranks on GPUs
   std::unique_ptr<class TrainedArrays> arrays_;
 };
 

@@ -134,6 +134,39 @@ INSTANTIATE_TEST_SUITE_P(models, TrainingOnGpu, ::testing::ValuesIn(all_models()
 
 class TrainerOnGpu : public CudaTest {};
 
+// Each has a GPU of its own, or they share one.
+TEST_F(TrainerOnGpu, has_bits_that_do_not_depend_on_ranks) {
+  TrainerOptions options = options_of(tiny_models()[3].spec);
+  for (const Order order : {Order::portable, Order::hopper}) {
+    options.order = order;
+    options.ranks = 1;
+    const Trained expected = train(options, "cpu", 2);
+    for (const int ranks : {2, 4}) {
+      options.ranks = ranks;
+      expect_the_cpus(options, expected, train(options, "cuda", 2));
+    }
+    TrainerOptions other = options;
+    other.ranks = 2;
+    other.groups = 2;  // another tree
+    const Trained of_two = train(other, "cuda", 2);
+    EXPECT_FALSE(same_bits(std::span(expected.state.first), std::span(of_two.state.first)));
+  }
+}
+
+TEST_F(TrainerOnGpu, learns_from_a_teacher_as_on_a_cpu) {
+  TrainerOptions options = options_of(tiny_models()[0].spec);
+  const Trainer teacher(options, 2);
+  for (const Order order : {Order::portable, Order::hopper}) {
+    options.order = order;
+    options.teacher = {};
+    const Trained alone = train(options, "cpu", 1);
+    options.teacher = {options.model, {std::shared_ptr<void>(), &teacher.weights()}, 0.5f};
+    const Trained expected = train(options, "cpu", 1);
+    expect_the_cpus(options, expected, train(options, "cuda", 1));
+    EXPECT_FALSE(same_bits(std::span(alone.state.first), std::span(expected.state.first)));
+  }
+}
+
 // Batches, recomputation and exits: how the rows are cut does not show.
 TEST_F(TrainerOnGpu, has_bits_that_do_not_depend_on_batches) {
   TrainerOptions options = options_of(tiny_models()[3].spec);

@@ -13,6 +13,7 @@
 #include "drafters/eagle_checkpoint.h"
 #include "drafters/medusa.h"
 #include "engine/model_description.h"
+#include "kernels/select.h"
 #include "model/families/make_model.h"
 #include "train/drafter/drafter_trainer.h"
 #include "train/packed_batch.h"
@@ -72,8 +73,9 @@ class TrainedDrafter : public testing::Test {
     fill_batch(std::vector{row(1)}, batch_);
     batch_.aux_layers = std::move(aux_layers);
     target_ = std::make_unique<Teacher>(
-        TeacherOptions{.model = options.target, .weights = options.weights}, "auto", *device_,
-        model_.pool(), kTokens, packed_blocks(1, kTokens), kTrainingBlockSize, 3);
+        TeacherOptions{.model = options.target, .weights = options.weights},
+        select_kernels(Order::portable, "auto"), *device_, model_.pool(), kTokens,
+        packed_blocks(1, kTokens), kTrainingBlockSize, 3);
     target_->run(batch_);
   }
   std::span<const float> hidden(size_t layer, size_t t) const {

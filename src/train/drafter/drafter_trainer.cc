@@ -5,6 +5,7 @@
 
 #include "base/atomic_file.h"
 #include "base/error.h"
+#include "kernels/select.h"
 #include "train/packed_batch.h"
 
 namespace invar {
@@ -31,9 +32,9 @@ DrafterTrainer::DrafterTrainer(const DrafterOptions& options, const TrainingStat
       device_(make_host_device()),
       pool_(options.threads),
       math_(*device_, pool_, options.instruction_set, recipe_.batch_rows * recipe_.context),
-      target_(target_of(options), options.instruction_set, *device_, pool_, math_.max_rows(),
-              packed_blocks(recipe_.batch_rows, recipe_.context), kTrainingBlockSize,
-              kMaxAuxLayers) {
+      target_(target_of(options), select_kernels(Order::portable, options.instruction_set),
+              *device_, pool_, math_.max_rows(), packed_blocks(recipe_.batch_rows, recipe_.context),
+              kTrainingBlockSize, kMaxAuxLayers) {
   const DrafterTarget target{.model = options.target,
                              .weights = *options.weights,
                              .final_norm = target_.decoder().weights->final_norm()};
