@@ -3,6 +3,7 @@
 
 #include "base/json.h"
 #include "command.h"
+#include "drafters/make_proposer.h"
 #include "engine/specification.h"
 #include "kv/sequence_store.h"
 
@@ -42,9 +43,25 @@ json::Value describe(Model& model) {
   return v;
 }
 
-int run_inspect(const ModelFlags& flags) {
-  const auto model = open_with_progress(flags);
-  const json::Value report = describe(*model);
+// What the side branches of one sequence's tree may take of --kv-cache-memory.
+int64_t branch_bytes(const SpeculativeConfig& config, Model& model) {
+  const EngineOptions engine;
+  const auto proposer =
+      make_proposer(config, model, {.max_sequences = 1, .context = model.spec().max_positions});
+  if (!proposer || !(proposer->makes_branches() || has_states(model.spec()))) return 0;
+  return 2 * proposer->most_nodes() *
+         SequenceStore::block_bytes(states_of(model.spec()), engine.block_size,
+                                    model.arithmetic().cache);
+}
+
+int run_inspect(const ModelFlags& flags, const SpeculationFlags& drafts, bool with_digest) {
+  const SpeculativeConfig config = config_of(drafts);
+  const auto model = open_with_progress({.model = resolved(flags), .speculation = config});
+  json::Value report = describe(*model);
+  if (!drafts.json.empty() || !drafts.method.empty())
+    report.set("draft_branch_bytes", branch_bytes(config, *model));
+  if (with_digest)
+    report.set("weights_digest", to_hex(weights_digest(model->options(), model->pool())));
   if (flags.json) {
     fmt::print("{}\n", json::dump(report, 2));
   } else {
@@ -61,7 +78,14 @@ void add_inspect(CLI::App& app, Action& action) {
       "inspect", "Show a model's shape, its memory, and the identity of its arithmetic");
   auto flags = std::make_shared<ModelFlags>();
   add_model_flags(*command, *flags);
-  command->callback([&action, flags] { action = [flags] { return run_inspect(*flags); }; });
+  auto drafts = std::make_shared<SpeculationFlags>();
+  add_speculation_flags(*command, *drafts);
+  auto with_digest = std::make_shared<bool>(false);
+  command->add_flag("--digest", *with_digest,
+                    "The SHA-256 of the weights, too, as receipts have it: reads all of them");
+  command->callback([&action, flags, drafts, with_digest] {
+    action = [=] { return run_inspect(*flags, *drafts, *with_digest); };
+  });
 }
 
 }  // namespace invar::cli

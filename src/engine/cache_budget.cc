@@ -1,4 +1,6 @@
 // How large an engine is: the rows of its steps, its blocks, its context.
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <limits>
 #include <map>
@@ -25,6 +27,22 @@ int64_t blocks_of(int64_t tokens, int block_size) {
 
 double gib(int64_t bytes) {
   return static_cast<double>(bytes) / (1 << 30);
+}
+
+// What the side branches of drafts get of `room` blocks, of which `spare` are left beside the
+// context of one sequence, which comes first. A step of one sequence takes `one` at most: it gets
+// them, one of many while they suffice. Where there are fewer, larger trees are cut to their
+// trunks.
+int32_t scratch_beside(int64_t room, int64_t spare, int32_t one, int32_t sequences) {
+  const int64_t wanted = std::clamp<int64_t>(room / 16, one, int64_t{one} * sequences);
+  const int64_t blocks = std::clamp<int64_t>(spare, 0, wanted);
+  if (blocks < one && spare >= 0)
+    fmt::print(stderr,
+               "invar: of the KV cache's {} blocks {} are left for side branches of drafts, of "
+               "which one sequence's tree takes up to {}: larger trees are cut to their trunks "
+               "(--kv-cache-memory)\n",
+               room, blocks, one);
+  return static_cast<int32_t>(blocks);
 }
 
 }  // namespace
@@ -111,12 +129,11 @@ int Engine::sized_blocks() {
   const int64_t room =
       options_.kv_bytes ? (options_.kv_bytes - cell_bytes()) / std::max<int64_t>(1, block_bytes())
                         : blocks_beside_a_step();
-  if (proposer_ && (proposer_->makes_branches() || has_states_)) {
-    // A step of one sequence gets them always, one of many while they suffice.
-    const int32_t one = 2 * proposer_->most_nodes();
-    scratch_blocks_ =
-        static_cast<int32_t>(std::clamp<int64_t>(room / 16, one, int64_t{one} * s.max_num_seqs));
-  }
+  if (proposer_ && (proposer_->makes_branches() || has_states_))
+    scratch_blocks_ = scratch_beside(
+        room,
+        options_.fit_context ? room / 2 : room - blocks_of(s.max_model_len, options_.block_size),
+        2 * proposer_->most_nodes(), s.max_num_seqs);
   const int64_t blocks = std::min({useful, room - scratch_blocks_, int64_t{1} << 24});
   if (blocks < 1 && has_states_)
     fail(

@@ -101,7 +101,13 @@ class Help(CliTest):
         self.assertIn(doctor["chosen"], [s["name"] for s in doctor["instruction_sets"] if s["supported"]])
         inspect = json.loads(self.succeed("inspect", self.model, "--json"))
         self.assertEqual(inspect["layers"], 4)
-
+        self.assertNotIn("weights_digest", inspect)
+        drafts = {method: json.loads(self.succeed("inspect", self.model, "--json", "--digest", "--speculative-config", json.dumps({"method": method, **more})))
+                  for method, more in (("ngram", {"num_speculative_tokens": 4}), ("lookahead", {}))}
+        self.assertEqual(len({one["weights_digest"] for one in drafts.values()}), 1)
+        self.assertEqual(len(drafts["ngram"]["weights_digest"]), 64)
+        self.assertEqual(drafts["ngram"]["draft_branch_bytes"], 0)  # chains have no branches
+        self.assertGreater(drafts["lookahead"]["draft_branch_bytes"], 0)
 
     def test_bench_text(self):
         report = json.loads(self.succeed("bench", "text", "--vocab", "600", "--kib", "8", "--rounds", "1", "--json"))

@@ -155,6 +155,36 @@ TEST(Speculation, NorDoesItBesidePoliciesRanksStagesAndLittleMemory) {
   }
 }
 
+// A request that fits alone always ends: the context of one sequence comes before the side branches
+// of drafts, which are cut to their trunks where there is no memory for them.
+TEST(Speculation, ACacheOfOneContextIsEnoughForDraftsThatBranch) {
+  Model model(tiny());
+  const auto plain = answers_of(model, options_of(), nullptr);
+  const KnownAnswers answers = known(plain);
+  EngineOptions one = options_of();
+  one.kv_bytes = Engine(model, one).kv_bytes() / Engine(model, one).num_blocks() * (256 / 32);
+  for (const std::string& policy : scheduler_names()) {
+    one.scheduler.policy = policy;
+    for (const bool fits_itself : {false, true}) {
+      one.fit_context = fits_itself;
+      one.scheduler.max_model_len = fits_itself ? 0 : 256;
+      Engine engine(model, one, nullptr, scripted(Script::trees, answers, 17));
+      EXPECT_EQ(engine.num_blocks(), fits_itself ? 4 : 8);
+      EXPECT_EQ(engine.max_model_len(), fits_itself ? 128 : 256);
+      if (fits_itself) continue;
+      Record record;
+      for (Request& request : all_kinds()) engine.add(std::move(request));
+      while (engine.step(record)) continue;
+      EXPECT_EQ(record.answers, plain) << policy;
+    }
+  }
+  // The control: one block less than the context needs is refused.
+  one.fit_context = false;
+  one.scheduler.max_model_len = 256;
+  one.kv_bytes -= 1;
+  EXPECT_THROW(Engine(model, one, nullptr, scripted(Script::trees, answers, 17)), Error);
+}
+
 // What is left in the prefix cache of an answer, whose drafts overshot it or whose row ran ahead of
 // its end: whole blocks of computed slots. An answer that goes on from there has the bits of one
 // that found nothing. The answers end in every slot of a block.
