@@ -5,6 +5,7 @@
 #include "base/ends.h"
 #include "base/error.h"
 #include "frontend/anthropic.h"
+#include "frontend/failure.h"
 
 namespace invar::anthropic {
 
@@ -146,7 +147,8 @@ void MessageWriter::push(size_t, const TokenOutput& output, std::string& out) {
           out);
   const std::string piece = builder_.push(output);
   blocks_.push(builder_.new_thought(), piece);
-  if (answer.finish == FinishReason::failed) return fail(answer.error, nullptr, out);
+  if (answer.finish == FinishReason::failed)
+    return fail(sentence_of_failure(answer.error), code_of_failure(answer.error, nullptr), out);
   const bool is_over = answer.finish != FinishReason::none;
   if (is_over) blocks_.finish(answer.finish == FinishReason::length);
   show(is_over, out);
@@ -209,8 +211,9 @@ void MessageWriter::end(std::string& out) {
 
 void MessageWriter::fail(const std::string& message, const char* code, std::string& out) {
   if (ended_) return;
-  const bool is_late = code && std::string_view(code) == "deadline_exceeded";
-  const json::Value error = error_body(is_late ? 504 : 500, message);
+  const std::string_view why = code ? code : "";
+  const int status = why == kInvalidRequest ? 400 : why == "deadline_exceeded" ? 504 : 500;
+  const json::Value error = error_body(status, message);
   event("error", json::Object{{"error", *error.find("error")}}, out);
   ended_ = true;
 }

@@ -6,6 +6,7 @@
 
 #include "base/ends.h"
 #include "base/error.h"
+#include "frontend/failure.h"
 #include "frontend/foreign_fields.h"
 
 namespace invar::openai {
@@ -231,7 +232,9 @@ void ResponseWriter::push(size_t, const TokenOutput& output, std::string& out) {
   if (sequence_ == 0) begin(out);
   const std::string piece = builder_.push(output);
   const TextAnswer& answer = builder_.answer;
-  if (answer.finish == FinishReason::failed) return fail(answer.error, "server_error", out);
+  if (answer.finish == FinishReason::failed)
+    return fail(sentence_of_failure(answer.error), code_of_failure(answer.error, "server_error"),
+                out);
   if (const std::string thought = builder_.new_thought(); !thought.empty()) {
     if (items_.size() > 0 && !items_.is_thought(items_.size() - 1)) end_item(out);
     items_.push_thought(thought);

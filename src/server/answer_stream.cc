@@ -4,8 +4,7 @@
 #include "answer_streams.h"
 #include "base/ends.h"
 #include "errors.h"
-#include "sampling/constraint_cursor.h"
-#include "sampling/sampler.h"
+#include "frontend/failure.h"
 
 namespace invar::server {
 
@@ -216,11 +215,8 @@ void AnswerStream::change_weights(size_t index, const std::string& before, const
 
 namespace {
 
-// A request that excludes all its answers fails again each time it is sent.
 ApiError failure_of(const std::string& error) {
-  if (error == kFormTooLarge) return {400, error};
-  if (error == sampling::kNothingAllowed)
-    return {400, error + ": what the request allows and excludes leaves nothing"};
+  if (const auto fault = fault_of_request(error)) return {400, *fault};
   return {500, "the answer failed: " + error};
 }
 

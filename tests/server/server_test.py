@@ -443,6 +443,11 @@ class Answers(ServerTest):
     def test_a_request_that_excludes_its_answers(self):
         body = {"prompt": "x", "max_tokens": 5, "structured_outputs": {"choice": ["a"]}}
         self.refused(400, "leaves nothing", body=body | {"allowed_token_ids": [5]})
+        # A stream says so, too, on every protocol that can ask for it; other failures are the server's.
+        reply = self.served.ask("POST", COMPLETIONS, body | {"allowed_token_ids": [5], "stream": True})[2]
+        error = json.loads(reply.decode().split("data: ")[1])["error"]
+        self.assertEqual((error["type"], error["code"]), ("invalid_request_error", None), error)
+        self.assertIn("leaves nothing", error["message"])
         self.assertEqual(self.served.post(COMPLETIONS, **body)["choices"][0]["text"], "a")
 
     def test_what_is_checked_at_the_end(self):

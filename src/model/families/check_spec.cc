@@ -117,10 +117,10 @@ void check_spec(const DecoderSpec& spec, std::string_view where) {
   const bool reads_hidden = spec.mtp_layers > 0 || (!spec.layer_specs.empty() &&
                                                     features_of(spec.layer(0), spec.hidden) > 0);
   if (reads_hidden && spec.hidden % 32)
-    fail(
-        "{}: expected a hidden size that is a multiple of 32 where a layer goes on from hidden "
-        "states, found {}",
-        where, spec.hidden);
+    fail("{}: expected a hidden size that is a multiple of 32 {}, found {}", where,
+         spec.mtp_layers > 0 ? "beside a module of multi-token prediction"
+                             : "of a drafter that reads the target's hidden states",
+         spec.hidden);
   check("a number of heads", spec.heads, 1, kMaxHeads);
   check("a number of key/value heads", spec.kv_heads, 1, spec.heads);
   const AttentionSpec* first = spec.first<AttentionSpec>();

@@ -32,7 +32,7 @@ class Join final : public PartOf<JoinWeights, JoinActivations> {
 
   bool is_read_later() const override { return true; }
   const char* refusal() const override {
-    return spec_ == JoinSpec{} ? nullptr : "it goes on from hidden states of another model";
+    return spec_ == JoinSpec{} ? nullptr : "it reads the hidden states of another model";
   }
 
  private:
