@@ -123,8 +123,20 @@ void add_gemma2(const GgufKeys& in, json::Value& config) {
   config.set("final_logit_softcapping", in.find_number("final_logit_softcapping").value_or(30));
 }
 
+// No layer has a window.
+void add_no_windows(json::Value& config) {
+  config.set("sliding_window", json::Value());
+  const int64_t layers = config.find("num_hidden_layers")->as_integer();
+  config.set("layer_types", json::Array(static_cast<size_t>(std::min<int64_t>(layers, 1 << 12)),
+                                        json::Value("full_attention")));
+}
+
+// A file without the key has no windows.
 void add_gemma3(const GgufKeys& in, json::Value& config) {
-  add_windows(in, config, 6);
+  if (in.find_integer("attention.sliding_window").value_or(0) > 0)
+    add_windows(in, config, 6);
+  else
+    add_no_windows(config);
   add_score_width(in, config, 62);
   if (const auto cap = in.find_number("final_logit_softcapping"))
     config.set("final_logit_softcapping", *cap);
@@ -152,9 +164,13 @@ void add_granite_moe(const GgufKeys& in, json::Value& config) {
   add_granite_experts(in, config);
 }
 
-// The bounds of its scaling are no whole numbers, as all published models have it.
+// The bounds of its scaling are no whole numbers, as all published models have it. A file must have
+// a window: one of all positions is none.
 void add_gpt_oss(const GgufKeys& in, json::Value& config) {
-  add_windows(in, config, 2);
+  if (in.integer("attention.sliding_window") >= in.integer("context_length"))
+    add_no_windows(config);
+  else
+    add_windows(in, config, 2);
   add_gpt_oss_experts(in, config);
   const json::Value* found = config.find("rope_scaling");
   json::Value scaling = found ? *found : json::Value();

@@ -251,7 +251,9 @@ std::vector<GgufKey> gguf_model_keys(const json::Value& config, const std::strin
   add_turning(config, name, keys);
   add("attention.layer_norm_rms_epsilon", "rms_norm_eps", Number::f32);
   add("rope.freq_base", "rope_theta", Number::f32);
-  add("attention.sliding_window", "sliding_window");
+  const json::Value* window = config.find("sliding_window");
+  const bool must_have_one = name == "gpt-oss" && (!window || window->is_null());
+  add("attention.sliding_window", must_have_one ? "max_position_embeddings" : "sliding_window");
   add("vocab_size", "vocab_size");
   add("expert_count", "num_experts");
   add("expert_count", "num_local_experts");
