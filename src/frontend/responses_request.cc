@@ -334,8 +334,6 @@ void read_background(const json::Value& body, Request& request) {
   request.background = fields.read_flag("background", false);
   if (request.background && !fields.read_flag("store", true))
     fail_usage("expected background only of a response that is stored, found \"store\": false");
-  if (request.background && request.stream)
-    fail_usage("expected background of a response without a stream, found \"stream\": true");
 }
 
 }  // namespace

@@ -215,6 +215,8 @@ class Server {
               const WeightsLease& lease);
   void submit_written(std::shared_ptr<Exchange> exchange, std::shared_ptr<Admitted> admitted,
                       const WeightsLease& lease);
+  // What stands between an answer and a client that is still to come.
+  static std::shared_ptr<Relay> waiting_relay(const Admitted& admitted);
   bool tell_background(Exchange& exchange, const Admitted& admitted,
                        const std::optional<Outcome>& outcome);
   void cancel_waiting(const std::shared_ptr<Exchange>& exchange, const Admitted& admitted);

@@ -6,17 +6,25 @@
 
 namespace invar::server {
 
+std::shared_ptr<Relay> Server::waiting_relay(const Admitted& admitted) {
+  const bool is_kept = admitted.request.background && admitted.request.stream;
+  return is_kept ? Relay::make_kept() : Relay::make();
+}
+
 // Begins a request that stands in the journal. A response in the background waits for whoever asks
-// for it.
+// for it; as a stream it is kept, and this client is the first that reads it.
 void Server::submit_written(std::shared_ptr<Exchange> exchange, std::shared_ptr<Admitted> admitted,
                             const WeightsLease& lease) {
   if (!admitted->request.background) return submit(std::move(exchange), std::move(admitted), lease);
   http_.post([this, exchange = std::move(exchange), admitted = std::move(admitted), lease] {
-    const auto relay = Relay::make();
+    const auto relay = waiting_relay(*admitted);
     waiting_.emplace(admitted->entry.id, relay);
     exchange->drop_body();
-    exchange->reply(
-        {.body = json::dump(openai::unanswered_body(admitted->request, admitted->head, "queued"))});
+    if (relay->is_kept())
+      relay->connect(exchange, 0);
+    else
+      exchange->reply({.body = json::dump(
+                           openai::unanswered_body(admitted->request, admitted->head, "queued"))});
     submit(relay, admitted, lease);
   });
 }
@@ -61,6 +69,7 @@ void Server::cancel_waiting(const std::shared_ptr<Exchange>& exchange, const Adm
     return refuse(*exchange, {409, "the response has just ended or is about to begin: ask again",
                               "response_incomplete", "response_id"});
   tell();
+  relay->cut_off();
   const HttpReply reply{
       .body = json::dump(openai::unanswered_body(admitted.request, admitted.head, "cancelled"))};
   pool_.post(slow(exchange->request), [this, exchange, reply] {

@@ -7,6 +7,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "http.h"
 
@@ -17,18 +18,40 @@ class Relay final : public Exchange, public std::enable_shared_from_this<Relay> 
  public:
   // Without `client` the answer waits for one; nothing is lost meanwhile.
   static std::shared_ptr<Relay> make() { return std::make_shared<Relay>(); }
-  // Hands everything to `client`, of a stream all but its first `skip` events. Once.
+  // The answer goes on whether it has clients or none: they come, each to all of the stream from
+  // an event on, and go.
+  static std::shared_ptr<Relay> make_kept();
+  // Hands everything to `client`, of a stream all but its first `skip` events. Once, unless the
+  // stream is kept.
   void connect(std::shared_ptr<Exchange> client, int64_t skip);
-  bool is_connected() const { return client_ != nullptr; }
+  bool is_kept() const { return kept_ != nullptr; }
+  // Ends a kept stream where it is.
+  void cut_off();
 
   void reply(HttpReply reply) override;
   void stream(HttpReply head, std::shared_ptr<BodySource> source) override;
   void wake() override;
   bool is_gone() const override { return client_ && client_->is_gone(); }
-  bool is_answered() const override { return client_ && client_->is_answered(); }
+  bool is_answered() const override {
+    return kept_ ? whole_ || head_ : client_ && client_->is_answered();
+  }
+
+  // A stream so far.
+  struct Kept {
+    std::string bytes;
+    bool is_over = false;
+  };
 
  private:
   void pass_on();
+  void join(std::shared_ptr<Exchange> client, int64_t skip);
+  void keep();
+
+  struct Reader {
+    std::shared_ptr<Exchange> client;
+    int64_t skip;
+  };
+  void hand_to(const Reader& reader);
 
   std::shared_ptr<Exchange> client_;
   int64_t skip_ = 0;
@@ -36,6 +59,8 @@ class Relay final : public Exchange, public std::enable_shared_from_this<Relay> 
   std::shared_ptr<BodySource> source_;
   std::string waiting_;  // what the source gave while there was no client
   bool source_is_over_ = false;
+  std::shared_ptr<Kept> kept_;
+  std::vector<Reader> readers_;  // of what is kept
 };
 
 // Cuts the first `skip` server-sent events off a body that comes in pieces.

@@ -99,7 +99,7 @@ void Server::go_on(std::shared_ptr<Exchange> exchange, const JournalLine& line,
     const auto found = waiting_.find(admitted->entry.id);
     if (as_before && found != waiting_.end()) {
       const std::shared_ptr<Relay> relay = found->second;
-      waiting_.erase(found);
+      if (!relay->is_kept()) waiting_.erase(found);
       return relay->connect(std::move(exchange), skip);
     }
     try {
@@ -123,7 +123,7 @@ void Server::resume_unfinished(const WeightsLease& lease) {
       admitted->slots = std::make_shared<HeldSlots>(slots_, line.entry.owner);
       admitted->slots->insist_on(admitted->requests.size());
       rank_requests(*admitted);
-      const auto relay = Relay::make();
+      const auto relay = waiting_relay(*admitted);
       http_.post([this, relay, id = line.entry.id] { waiting_.emplace(id, relay); });
       streams_.number(admitted->requests);
       submit(relay, admitted, lease);

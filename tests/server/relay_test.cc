@@ -68,6 +68,28 @@ TEST(RelayTest, KeepsAStreamUntilItsClientComes) {
     }
 }
 
+TEST(RelayTest, OfAKeptStreamClientsComeAndGo) {
+  const auto relay = Relay::make_kept();
+  bool told = false;
+  relay->on_gone = [&] { told = true; };
+  const auto first = std::make_shared<Client>(), second = std::make_shared<Client>();
+  relay->connect(first, 0);
+  relay->stream({}, std::make_shared<Source>());
+  for (int i = 0; i < 4; ++i) relay->wake();
+  const std::string had = first->got;
+  EXPECT_FALSE(had.empty());
+  first->on_gone();
+  EXPECT_FALSE(told);
+  relay->connect(second, 2);
+  for (int i = 0; i < 12; ++i) relay->wake();
+  EXPECT_EQ(first->got, had);
+  EXPECT_EQ(second->got, events(2, 10));
+  const auto late = std::make_shared<Client>();
+  relay->connect(late, 9);
+  late->wake();
+  EXPECT_EQ(late->got, events(9, 10));
+}
+
 TEST(RelayTest, KeepsAReplyAndTellsWhenTheClientHasGone) {
   const auto relay = Relay::make();
   bool told = false;

@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
 """/v1/responses in the background, cut to what fits, and counted. Usage: responses_test.py INVAR [unittest arguments]"""
+import json
 import pathlib
 import re
 import signal
@@ -61,7 +62,7 @@ class Background(unittest.TestCase):
         self.assertEqual((status, whole["status"], text(whole)), (200, waited["status"], text(waited)))
         for name, code in ((waited["id"], 400), ("resp_0", 404)):
             self.assertEqual(served.ask("POST", f"{PATH}/{name}/cancel")[0], code)
-        for more, word in ((dict(store=False), "store"), (dict(stream=True), "stream"), ({"background": 1}, "background")):
+        for more, word in ((dict(store=False), "store"), ({"background": 1}, "background")):
             status, _, answer = served.ask("POST", PATH, {**ANSWER, "background": True, **more})
             self.assertEqual(status, 400)
             self.assertIn(word, answer["error"]["message"])
@@ -83,13 +84,68 @@ class Background(unittest.TestCase):
         self.assertEqual(served.ask("GET", f"{PATH}/{queued['id']}")[2]["status"], "cancelled")
         served.wait_until(lambda: served.metric("vllm:num_requests_running") == 0)
 
+    def begin_stream(self, served, **body):
+        """The connection and what has come, once there is an event with the response's name."""
+        connection = served.connect()
+        connection.request("POST", PATH, json.dumps({**body, "background": True, "stream": True}), {"Content-Type": "application/json"})
+        answer, came = connection.getresponse(), b""
+        self.assertEqual(answer.status, 200)
+        while b"output_text.delta" not in came:
+            came += answer.read1(4096)
+        return connection, came, re.search(rb'"id": ?"(resp[^"]*)"', came)[1].decode()
+
+    def rest(self, served, name, events):
+        status, _, data = served.ask("GET", f"{PATH}/{name}?stream=true&starting_after={events - 1}")
+        self.assertEqual(status, 200, data)
+        return data
+
+    def test_its_stream_goes_on_without_its_client(self):
+        served, asked = Served(INVAR, *self.journal), {**ANSWER, "max_output_tokens": 300, "ignore_eos": True}
+        waited = served.post(PATH, **asked)
+        connection, came, name = self.begin_stream(served, **asked)
+        connection.close()
+        self.assertEqual(text(self.poll(served, name)), text(waited))
+        whole = self.rest(served, name, 0)
+        self.assertTrue(whole.startswith(came[:came.rindex(b"\n\n") + 2]), "what the client had is how the stream begins")
+        had = came.count(b"\n\n")
+        self.assertEqual(whole.split(b"\n\n", had)[had], self.rest(served, name, had))
+        gone = served.connect()  # the control: a stream that is not in the background ends with its client
+        gone.request("POST", PATH, json.dumps({**asked, "max_output_tokens": 400, "stream": True}), {"Content-Type": "application/json"})
+        gone.getresponse().read1(200)
+        gone.close()
+        served.wait_until(lambda: served.metric("vllm:num_requests_running") == 0)
+        self.assertEqual(served.stop(), 0)
+
+    def test_its_stream_is_read_by_several_and_cancelled(self):
+        served = Endless(INVAR, *self.journal)
+        self.addCleanup(served.stop)
+        connection, came, name = self.begin_stream(served, input="x", max_output_tokens=49000, ignore_eos=True)
+        other = served.connect()
+        other.request("GET", f"{PATH}/{name}?stream=true&starting_after=0")
+        answer, also = other.getresponse(), b""
+        while len(also) < len(came):
+            also += answer.read1(4096)
+        begin = came.split(b"\n\n", 1)[1]
+        self.assertTrue(also.startswith(begin[:begin.rindex(b"\n\n")]))
+        self.assertEqual(served.ask("GET", f"{PATH}/{name}")[2]["status"], "in_progress")
+        self.assertEqual(served.ask("POST", f"{PATH}/{name}/cancel")[2]["status"], "cancelled")
+        while answer.read1(65536):  # ends
+            pass
+        other.close()
+        served.wait_until(lambda: served.metric("vllm:num_requests_running") == 0)
+        connection.close()
+
     def test_a_crash_loses_none(self):
         served = Served(INVAR, *self.journal)
         waited = served.post(PATH, **{**ANSWER, "max_output_tokens": 300}, ignore_eos=True)
         queued = served.post(PATH, **{**ANSWER, "max_output_tokens": 300}, ignore_eos=True, background=True)
+        connection, came, name = self.begin_stream(served, **{**ANSWER, "max_output_tokens": 300}, ignore_eos=True)
         served.stop(signal.SIGKILL)
+        connection.close()
         served = Served(INVAR, *self.journal)
         self.assertEqual(text(self.poll(served, queued["id"])), text(waited))
+        self.assertTrue(self.rest(served, name, 0).startswith(came[:came.rindex(b"\n\n")]))
+        self.assertEqual(text(self.poll(served, name)), text(waited))
         self.assertEqual(served.stop(), 0)
 
 
