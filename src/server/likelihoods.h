@@ -51,7 +51,7 @@ class Likelihoods {
 
 // f(); what it refuses of a chat that was made of a field, or of no field, is said of the field.
 template <typename F>
-auto said_of(const char* field, F f) {
+auto said_of(const std::string& field, F f) {
   try {
     return f();
   } catch (const ApiError& error) {

@@ -366,6 +366,8 @@ class Judge(unittest.TestCase):
             status, _, answer = self.served.ask("POST", "/v1/decisions", body)
             self.assertIn(status, (400, 404), answer)
             self.assertIn(words, answer["error"]["message"])
+        status, _, told = self.served.ask("POST", "/v1/decisions", {"input": "x", "questions": [question, choice("a")]})
+        self.assertEqual((status, told["error"]["param"]), (400, "questions[1]"))
 
     def test_keys_share_no_blocks(self):
         """A second key learns nothing of the first one's prompts, as with answers: each computes its own."""
