@@ -70,15 +70,40 @@ bool is_strict(const json::Value& function) {
   return strict && *strict == json::Value(true);
 }
 
-// Texts that a schema of texts names, with null where that may be; nothing: it names none. Throws
-// UsageError for what is said of a text beside that.
-json::Array texts_of(const json::Value& schema, const std::string& name) {
+// A word that says more of a text than which it may be; null where there is none.
+const char* word_of_texts(const json::Value& schema) {
   for (const char* word : {"pattern", "minLength", "maxLength", "format"})
-    if (schema.find(word))
-      fail_usage(
-          "strict tools as qwen3_coder writes them hold a text to enum and const alone, found {} "
-          "of the parameter {}",
-          word, json::quoted(name));
+    if (schema.find(word)) return word;
+  return nullptr;
+}
+
+// The same of the schemas that one is made of.
+const char* word_of_parts(const json::Value& schema) {
+  for (const char* word : {"anyOf", "oneOf", "allOf"}) {
+    const json::Value* parts = schema.find(word);
+    if (!parts || !parts->is_array()) continue;
+    for (const json::Value& part : parts->as_array()) {
+      if (!part.is_object()) continue;
+      const char* found = word_of_texts(part);
+      if (found || (found = word_of_parts(part))) return found;
+    }
+  }
+  return nullptr;
+}
+
+// Texts that a schema of texts names, with null where that may be; nothing: it names none. Throws
+// UsageError for what else it says of a text, unless the parameter is a text and nothing else.
+json::Array texts_of(const json::Value& schema, const std::string& name) {
+  const json::Value* type = schema.find("type");
+  const bool is_any_text =
+      type && *type == json::Value("string") && !schema.find("enum") && !schema.find("const");
+  const char* word = word_of_parts(schema);
+  if (!word && !is_any_text) word = word_of_texts(schema);
+  if (word)
+    fail_usage(
+        "strict tools as qwen3_coder writes them hold a parameter to {} where its type is string "
+        "and it has no enum, found another one, {}",
+        word, json::quoted(name));
   if (const json::Value* only = schema.find("const")) return {*only};
   const json::Value* all = schema.find("enum");
   if (!all || !all->is_array()) return {};

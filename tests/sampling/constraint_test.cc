@@ -539,6 +539,39 @@ TEST(Constraint, CallsAsQwen3CoderWritesThem) {
   }
 }
 
+// What a schema says of a text holds for the text as it is.
+TEST(Constraint, TextsOfQwen3CodersCallsAreHeldToTheirSchemas) {
+  const auto matches_with = [](const std::string& schema, const std::string& text) {
+    const std::vector<grammar::CallForm> forms = {
+        {.name = "f",
+         .parameters = {{.name = "x",
+                         .is_required = true,
+                         .is_text = true,
+                         .texts = {},
+                         .schema = json::parse(schema, "test")}}}};
+    Constraint constraint(
+        grammar::coder_calls_language(forms, {"<tool_call>", "</tool_call>"}, true, {}), tokens());
+    return matches(constraint, "<tool_call>\n<function=f>\n<parameter=x>\n" + text +
+                                   "\n</parameter>\n</function>\n</tool_call>");
+  };
+  const std::string named = R"({"type": "string", "pattern": "^[a-c]+\n?[a-c]*$"})",
+                    dated = R"({"type": "string", "format": "date"})",
+                    counted = R"({"type": "string", "minLength": 2, "maxLength": 3})";
+  for (const auto& [schema, good, bad] :
+       {std::array{named, std::string("abc"), std::string("abd")},
+        std::array{named, std::string("ab\nc"), std::string("")},
+        std::array{dated, std::string("2026-11-28"), std::string("2026-13-28")},
+        std::array{counted, std::string("\u00e4\u00e4\u00e4"), std::string("aaaa")},
+        std::array{counted, std::string("a\n"), std::string("a")}}) {
+    EXPECT_TRUE(matches_with(schema, good)) << schema << good;
+    EXPECT_FALSE(matches_with(schema, bad)) << schema << bad;
+    EXPECT_TRUE(matches_with(R"({"type": "string"})", bad)) << bad;  // the control
+  }
+  // The first end is the text's.
+  EXPECT_FALSE(matches_with(R"({"type": "string", "minLength": 1})", "a\n</parameter>\n"));
+  EXPECT_THROW(matches_with(R"({"type": "string", "pattern": 3})", "a"), UsageError);
+}
+
 TEST(Constraint, CallsByName) {
   const grammar::CallWords ways[] = {{"<c>", "<s>", "<e>"},
                                      {"<c>function<s>", "\n```json\n", "\n```<e>"}};

@@ -279,7 +279,7 @@ class Agents(unittest.TestCase):
                     break
             self.assertIn(False, kinds, name)
             if name == "qwen3_coder":
-                status, _, answer = served.ask("POST", CHAT, dict(messages=HI, tools=[tool(properties={"mode": {"type": "string", "pattern": "a"}})]))
+                status, _, answer = served.ask("POST", CHAT, dict(messages=HI, tools=[tool(properties={"mode": {"type": ["string", "null"], "pattern": "a"}})]))
                 self.assertEqual((status, answer["error"]["param"]), (400, "tools"))
                 self.assertIn("pattern", answer["error"]["message"])
             self.assertEqual(served.stop(), 0)

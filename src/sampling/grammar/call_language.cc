@@ -3,6 +3,7 @@
 #include "base/function_ref.h"
 #include "sampling/grammar/json_text.h"
 #include "sampling/grammar/languages.h"
+#include "sampling/grammar/schema_merge.h"
 
 namespace invar::grammar {
 
@@ -83,12 +84,33 @@ class MarkedText {
   Expr text_ = 0, begun_ = 0;
 };
 
+// What the schema of a text says of it.
+StringRules text_rules(const json::Value& schema) {
+  StringRules rules;
+  if (!schema.is_object()) return rules;
+  rules.low = schema_count(schema, "minLength", 0);
+  rules.high = schema_count(schema, "maxLength", kEndless);
+  const auto text_in = [&](const char* word) {
+    const json::Value* text = schema.find(word);
+    if (text && !text->is_string())
+      fail_usage("expected {} of a parameter as a text, found {}", word, text->type_name());
+    return text ? text->as_string() : std::string();
+  };
+  if (schema.find("pattern")) rules.patterns.push_back(text_in("pattern"));
+  if (const std::string format = text_in("format"); format_pattern(format))
+    rules.formats.push_back(format);
+  return rules;
+}
+
 // Behind <parameter=NAME>, with its end: a text as it is, or JSON.
 Expr coder_value(Language& language, const CallParameter& parameter) {
-  const Expr end = language.text("\n</parameter>\n");
+  constexpr std::string_view kEnd = "\n</parameter>";
+  const Expr end = language.text(std::string(kEnd) + "\n");
   if (parameter.is_text) {
+    const StringRules rules = text_rules(parameter.schema);
+    if (rules != StringRules()) return language.sequence({plain_text(language, rules, kEnd), end});
     const auto newline = [&](Expr) { return language.text("\n"); };
-    const MarkEnd mark{"\n</parameter>", newline};
+    const MarkEnd mark{std::string(kEnd), newline};
     return MarkedText(language, {&mark, 1}, false).text();
   }
   const Expr value = parameter.texts.empty()

@@ -13,10 +13,21 @@ namespace {
 
 using Expr = Language::Expr;
 
-// The texts that a string may be, as they stand between its quotes.
-Table string_table(Language& parts, const StringRules& rules, bool with_formats) {
-  Characters characters(parts, Characters::Spelling::json);
+// How a text is written, and what does not stand in it.
+struct Writing {
+  Characters::Spelling spelling;
+  std::string_view without = {};
+};
+
+// The texts that a string may be, as they are written.
+Table string_table(Language& parts, const StringRules& rules, bool with_formats,
+                   const Writing& writing) {
+  Characters characters(parts, writing.spelling);
   std::vector<Part> all;
+  if (!writing.without.empty())
+    all.push_back({parts.sequence(
+                       {characters.anything(), parts.text(writing.without), characters.anything()}),
+                   true});
   for (const std::string& pattern : rules.patterns)
     all.push_back({regex_expression(characters, regex::parse(pattern), Match::anywhere)});
   if (with_formats)
@@ -29,7 +40,8 @@ Table string_table(Language& parts, const StringRules& rules, bool with_formats)
   for (const std::string& text : rules.excluded) {
     std::string quoted;
     json::append_quoted(quoted, text);
-    excluded.push_back(quoted.substr(1, quoted.size() - 2));
+    const bool is_plain = writing.spelling == Characters::Spelling::plain;
+    excluded.push_back(is_plain ? text : quoted.substr(1, quoted.size() - 2));
   }
   if (!excluded.empty()) all.push_back({parts.texts(excluded), true});
   const Expr anything = characters.anything();
@@ -37,6 +49,18 @@ Table string_table(Language& parts, const StringRules& rules, bool with_formats)
   if (table.size() == 0 || table.shortest[0] >= rules.low) return table;
   all.push_back({parts.repeat(characters.any(), rules.low, kEndless)});
   return intersection(parts, all, anything);
+}
+
+Expr held_text(Language& language, const StringRules& rules, const Writing& writing) {
+  Language parts(language.shared_budget());
+  Table table = string_table(parts, rules, true, writing);
+  int32_t high = rules.high;
+  for (const std::string& format : rules.formats) high = std::min(high, format_length(format));
+  // A format is only a remark in JSON schema. One that its pattern excludes, as zod's times without
+  // a zone, gives way to it.
+  if (table.size() == 0 && !rules.formats.empty() && !rules.patterns.empty())
+    table = string_table(parts, rules, false, writing);
+  return language.table(std::move(table), high);
 }
 
 // As itself, with a backslash and a letter, or by number: one of four digits that is no surrogate,
@@ -94,15 +118,12 @@ Expr JsonText::string(const StringRules& rules) {
 Expr JsonText::make_string(const StringRules& rules) {
   if (rules.high < rules.low) return language_.nothing();
   if (rules.is_plain()) return language_.repeat(character_, rules.low, rules.high);
-  Language parts(language_.shared_budget());
-  Table table = string_table(parts, rules, true);
-  int32_t high = rules.high;
-  for (const std::string& format : rules.formats) high = std::min(high, format_length(format));
-  // A format is only a remark in JSON schema. One that its pattern excludes, as zod's times without
-  // a zone, gives way to it.
-  if (table.size() == 0 && !rules.formats.empty() && !rules.patterns.empty())
-    table = string_table(parts, rules, false);
-  return language_.table(std::move(table), high);
+  return held_text(language_, rules, {Characters::Spelling::json});
+}
+
+Expr plain_text(Language& language, const StringRules& rules, std::string_view without) {
+  if (rules.high < rules.low) return language.nothing();
+  return held_text(language, rules, {Characters::Spelling::plain, without});
 }
 
 Expr JsonText::number(const NumberRules& rules) {

@@ -67,6 +67,9 @@ class JsonText {
   std::map<StringRules, Expr> strings_;
 };
 
+// The texts of `rules` as they are, of which none has `without` in it.
+Language::Expr plain_text(Language& language, const StringRules& rules, std::string_view without);
+
 // The pattern of a format of JSON schema; null where the name says nothing that can be held to.
 const std::string* format_pattern(const std::string& format);
 // The most characters of a format, or kEndless.
