@@ -3,7 +3,7 @@
 // Clients send null where others leave out, arguments as texts that may be cut, system messages in
 // the middle, and answers of other servers; a template takes what the model was trained with. The
 // form is a function of the conversation and the template's traits alone, and normalizing it again
-// changes nothing. docs/serving.md says what is done.
+// changes nothing. docs/server.md says what is done.
 #pragma once
 
 #include <string>

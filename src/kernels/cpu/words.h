@@ -1,4 +1,4 @@
-// Moving bf16 between the layouts of kernels.h, for the baseline set. Pairs of bf16 are 32-bit
+// Moving bf16 between the layouts of layout.h, for the baseline set. Pairs of bf16 are 32-bit
 // words; a panel's row is 16 words.
 #pragma once
 
