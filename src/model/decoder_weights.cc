@@ -115,6 +115,8 @@ class WeightLoader : public TensorVisitor {
   void matrix(Matrix& to, const std::vector<TensorRow>& rows, MatrixForm form) override {
     if (form.each) {
       to = stack(rows, form);
+    } else if (form.others && arithmetic_.multiplies_blocks) {
+      mixed(to, rows, form);
     } else {
       const auto [w, parts] = described(rows, form);
       to = packed(w, parts);
@@ -146,6 +148,21 @@ class WeightLoader : public TensorVisitor {
 
   bool head_is_embedding() const {
     return spec_.tied_head && shard_.size == 1 && shard_.has_embedding && shard_.has_head;
+  }
+
+  // A matrix of the tensors that follow each other in one type, others of those after them.
+  void mixed(Matrix& to, const std::vector<TensorRow>& rows, const MatrixForm& form) {
+    const auto type = [&](const TensorRow& row) {
+      return source_.info(tensor_name(row, layer_, -1)).dtype;
+    };
+    form.others->clear();
+    for (auto row = rows.begin(); row != rows.end();) {
+      const auto end =
+          std::find_if(row, rows.end(), [&](const TensorRow& r) { return type(r) != type(*row); });
+      const auto [w, parts] = described({row, end}, form);
+      (row == rows.begin() ? to : form.others->emplace_back()) = packed(w, parts);
+      row = end;
+    }
   }
 
   Matrix stack(const std::vector<TensorRow>& rows, const MatrixForm& form) {

@@ -50,6 +50,16 @@ class Models:
     def __init__(self, program, root):
         self.program, self.root, self.made = program, pathlib.Path(root), {}
 
+    def path(self, row):
+        """The directory, or where the row names a type of blocks a GGUF file of them."""
+        directory = self.directory(row)
+        if "gguf" not in row:
+            return directory
+        file = self.root / f"{directory.name}-{row['gguf']}.gguf"
+        if not file.exists():
+            invar(self.program, "convert", directory, file, "--gguf", row["gguf"])
+        return file
+
     def directory(self, row):
         arguments, is_f32 = row["make"], row.get("f32", False)
         if isinstance(arguments, str):  # one that stands in the repository
@@ -64,7 +74,7 @@ class Models:
 
 
 def found_hash(program, models, row, more=()):
-    answer = invar(program, "generate", models.directory(row), "-p", TEXT * 3, "--max-tokens", 24, "--ignore-eos", "--temperature", 0.8,
+    answer = invar(program, "generate", models.path(row), "-p", TEXT * 3, "--max-tokens", 24, "--ignore-eos", "--temperature", 0.8,
                    "--json", "--arith", row["arith"], *row.get("flags", []), *more)
     return json.loads(answer)["logits_hash"]
 

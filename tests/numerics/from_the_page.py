@@ -750,13 +750,10 @@ class Model:
         self.order = {"portable": Portable, "hopper": Hopper, "pair": Pair}[arith]
         self.act = (lambda x: x) if mode == "f32" else bf16
         self.parts = {name: parts_of(*t) for name, t in in_blocks.items() if mode == "blocks"}
-        for names in (("q_proj", "k_proj", "v_proj"), ("gate_proj", "up_proj")):  # of one input
-            for name in list(self.parts):
-                if name.endswith(names[0] + ".weight"):
-                    group = [name.replace(names[0], other) for other in names]
-                    if len({tensors[other][0] for other in group}) > 1:
-                        for other in group:
-                            self.parts.pop(other, None)
+        for name in list(self.parts):
+            gate, up = name.replace("up_proj", "gate_proj"), name.replace("gate_proj", "up_proj")
+            if gate in tensors and tensors[gate][0] != tensors[up][0]:
+                self.parts.pop(name)
         widened = {name: widen(*t) for name, t in tensors.items()}
         self.w = f.unfused(one_by_one(of_gpt_oss(widened) if f.name == "gpt_oss" else widened))
         self.heads, self.kv_heads, self.size, self.eps = f.heads, f.kv_heads, f.size, f.eps

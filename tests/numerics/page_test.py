@@ -146,9 +146,10 @@ def check_experts():
     return failed
 
 
-# Types of blocks of each layer's tensors, and of the embedding and the head; q, k and v of layer 1 are of two, so twins.
-IN_BLOCKS = [{"q_proj": "q4_k", "k_proj": "q4_k", "v_proj": "q4_k", "o_proj": "q5_0", "gate_proj": "q6_k", "up_proj": "q6_k",
-              "down_proj": "q8_0"},
+# Types of blocks of each layer's tensors, and of the embedding and the head; q, k and v of layer 1 are of two, gate and
+# up of layer 0 too, which are twins therefore.
+IN_BLOCKS = [{"q_proj": "q4_k", "k_proj": "q4_k", "v_proj": "q4_k", "o_proj": "q5_0", "gate_proj": "q6_k", "up_proj": "q5_k",
+              "down_proj": "q6_k"},
              {"q_proj": "q4_0", "k_proj": "q4_0", "v_proj": "q8_0", "o_proj": "q2_k", "gate_proj": "q5_1", "up_proj": "q5_1",
               "down_proj": "q4_k"},
              {"q_proj": "iq4_nl", "k_proj": "iq4_nl", "v_proj": "iq4_nl", "o_proj": "q3_k", "gate_proj": "q4_1",

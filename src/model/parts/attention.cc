@@ -13,6 +13,7 @@ using enum TensorRole;
 
 struct AttentionWeights : PartWeights {
   Matrix qkv;                        // [(H + 2G) * E][D]: q, then k, then v
+  std::vector<Matrix> qkv_others;    // its last tensors, where these are stored in other blocks
   Matrix gate;                       // [H * E][D] of outputs, or none
   Matrix o;                          // [D][H * E]
   const float* norm = nullptr;       // [D] or null
@@ -61,6 +62,8 @@ class Attention final : public PartOf<AttentionWeights, AttentionActivations> {
   void gate_output(const PartPass& p, const Weights& w, const Activations& at) const;
   float* products_of(const PartPass& p, const Activations& at) const;
   bool goes_by_heads(const PartPass& p, const Activations& at) const;
+  void qkv_product(const PartPass& p, const Weights& w, const Activations& at,
+                   float* products) const;
   QkvParams make_qkv(const PartPass& p, const Weights& w, const Activations& at,
                      const Attend& attend) const;
   void norm_joint_heads(const PartPass& p, const Weights& w, const Activations& at) const;
@@ -94,7 +97,7 @@ void Attention::visit(Weights& w, TensorVisitor& tensors) const {
                  {{q, "self_attn.q_proj.weight", queries, inputs},
                   {k, "self_attn.k_proj.weight", keys, inputs},
                   {v, "self_attn.v_proj.weight", keys, inputs}},
-                 {.takes_quantised = true});
+                 {.takes_quantised = true, .others = &w.qkv_others});
   if (spec_.has_output_gate)
     tensors.matrix(w.gate, {{q_gate, "self_attn.q_gate.weight", queries, inputs}},
                    {.takes_quantised = true});
@@ -212,7 +215,7 @@ QkvParams Attention::make_qkv(const PartPass& p, const Weights& w, const Activat
                                .then = rotation,
                                .scratch = products});
   } else {
-    p.ops.product("qkv", at.normed, w.qkv, w.qkv_bias, p.rows, products, qkv_width(), &w.o);
+    qkv_product(p, w, at, products);
     p.trace("qkv", products, qkv_width());
     if (model_.joint_qk_norm) norm_joint_heads(p, w, at);
     if (model_.late_qk_norm) rotate_heads(p, at);
@@ -220,6 +223,22 @@ QkvParams Attention::make_qkv(const PartPass& p, const Weights& w, const Activat
   }
   attend.store_slots();
   return rotation;
+}
+
+void Attention::qkv_product(const PartPass& p, const Weights& w, const Activations& at,
+                            float* products) const {
+  const auto product = [&](const Matrix& matrix, int64_t first, const Matrix* next) {
+    p.ops.product("qkv", at.normed, matrix, w.qkv_bias ? w.qkv_bias + first : nullptr, p.rows,
+                  products + first, qkv_width(), next);
+  };
+  const Matrix* last = &w.qkv;
+  int64_t first = 0;
+  for (const Matrix& other : w.qkv_others) {
+    product(*last, first, &other);
+    first += last->n;
+    last = &other;
+  }
+  product(*last, first, &w.o);
 }
 
 // The queries of a row are one vector of the norm, its keys another one.

@@ -44,6 +44,9 @@ struct MatrixForm {
   // (numerics 2.1); of other tensors the bf16 elements are computed with that these stand for.
   bool takes_quantised = false;
   bool is_twin = false;  // what is stored in blocks is never multiplied as such (numerics 2.3)
+  // Where matrices go whose tensors are stored otherwise than the first one, in their order, if
+  // these may be products of their own (numerics 2.3: each is multiplied as what it is); or null.
+  std::vector<Matrix>* others = nullptr;
   const Each* each = nullptr;  // the matrix is a stack
 };
 
