@@ -11,6 +11,24 @@ namespace {
 // Rows of a step are counted in 32 bits, those of drafts with them.
 constexpr int kMostSequences = 1 << 20, kMostRows = 1 << 24;
 
+// Whether this model's requests may have adapters, or one sentence about why not.
+void expect_adapters(Model& model, const AdapterLimits& limits, Proposer* proposer) {
+  if (limits.most > AdapterLoad::kMostSlots || limits.most_rank < 1 ||
+      limits.most_rank > kMostAdapterRank)
+    fail_usage("expected up to {} adapters of rank 1 to {}, found {} of up to {}",
+               AdapterLoad::kMostSlots, kMostAdapterRank, limits.most, limits.most_rank);
+  if (!model.device().is_host())
+    fail_usage("adapters are computed on the CPU alone, and the device is {}; use --device cpu",
+               model.options().device);
+  if (model.arithmetic().is_baseline || model.arithmetic().chain > 0)
+    fail_usage("adapters are not defined in the arithmetic {}; use portable, hopper or pair",
+               model.options().arithmetic);
+  if (proposer && proposer->layer_sharer())
+    fail_usage(
+        "a drafter that runs the model's first layers does not go with adapters; use another "
+        "method");
+}
+
 }  // namespace
 
 Engine::Engine(Model& model, const EngineOptions& options, ThreadPool* threads,
@@ -19,6 +37,7 @@ Engine::Engine(Model& model, const EngineOptions& options, ThreadPool* threads,
       pool_of_threads_(threads ? *threads : model.pool()),
       options_(options),
       proposer_(std::move(proposer)),
+      adapters_(options.adapters),
       has_states_(has_states(model.spec())) {
   SchedulerOptions& s = options_.scheduler;
   const int longest = model.spec().max_positions;
@@ -38,6 +57,7 @@ Engine::Engine(Model& model, const EngineOptions& options, ThreadPool* threads,
     fail_usage(
         "a drafter that runs the model's first layers does not go with layers that have states; "
         "use another method");
+  if (options_.adapters.most > 0) expect_adapters(model, options_.adapters, proposer_.get());
   s.max_plans_in_flight = plans_in_flight();
   s.has_states = has_states_;
   s.splits_decodes = is_pipeline();
@@ -142,6 +162,7 @@ void Engine::add(Request request) {
         "(max-model-len); at most {} tokens of answer fit",
         size, request.params.max_tokens, max_model_len(), max_model_len() - size);
   check_tokens(request, model_.spec().vocab);
+  if (request.adapter) adapters_.expect_possible(*request.adapter);
   if (!request.pooled && model_.config().head != Head::tokens)
     fail_usage("the model has no head that predicts tokens: it makes {}, and no answers",
                model_.config().head == Head::none ? "embeddings" : "scores");
@@ -164,22 +185,42 @@ void Engine::add(Request request) {
   auto state = std::make_shared<RequestState>(std::move(request), model_.spec().vocab);
   if (state->request.pooled)
     state->pool = {model_.spec().hidden, state->prompt_size(), model_.config().pooling.kind};
-  // Whoever wants something of every position computes every row.
-  const bool shares = !state->request.params.prompt_logprobs && !state->request.pooled &&
-                      !state->request.routed_experts;
-  const bool decodes = !state->request.pooled;
-  const bool runs_ahead = may_run_ahead() && decodes && !state->samples_by_tokens();
-  scheduler_->add(
-      {.id = state->request.id,
-       .tokens = static_cast<int32_t>(state->tokens.size()),
-       .drafts = proposer_ && decodes ? proposer_->most_nodes() : 0,
-       .ahead_until =
-           runs_ahead ? static_cast<int32_t>(size) + state->request.params.max_tokens : 0,
-       .prefix = shares ? &state->tokens : nullptr,
-       .cache_salt = state->request.cache_salt.get(),
-       .priority = state->request.priority});
   live_by_tokens_ += state->samples_by_tokens() ? 1 : 0;
-  states_.emplace(state->request.id, std::move(state));
+  const auto added = states_.emplace(state->request.id, std::move(state)).first;
+  if (!schedule(*added->second)) adapters_.waiting.push_back(added->first);
+}
+
+namespace {
+
+// Only what was computed with the same adapter is shared.
+std::string salt_of(const Request& request) {
+  const std::string& own = request.cache_salt.get();
+  if (request.adapter) return "+" + to_hex(request.adapter->digest) + own;
+  return own.empty() ? own : "-" + own;
+}
+
+}  // namespace
+
+bool Engine::schedule(RequestState& state) {
+  if (state.request.adapter) {
+    const auto slot = adapters_.take(*state.request.adapter);
+    if (!slot) return false;
+    state.adapter = *slot;
+  }
+  // Whoever wants something of every position computes every row.
+  const bool shares = !state.request.params.prompt_logprobs && !state.request.pooled &&
+                      !state.request.routed_experts;
+  const bool decodes = !state.request.pooled;
+  const bool runs_ahead = may_run_ahead() && decodes && !state.samples_by_tokens();
+  scheduler_->add(
+      {.id = state.request.id,
+       .tokens = static_cast<int32_t>(state.tokens.size()),
+       .drafts = proposer_ && decodes ? proposer_->most_nodes() : 0,
+       .ahead_until = runs_ahead ? state.prompt_size() + state.request.params.max_tokens : 0,
+       .prefix = shares ? &state.tokens : nullptr,
+       .cache_salt = salt_of(state.request),
+       .priority = state.request.priority});
+  return true;
 }
 
 void Engine::abort(int64_t id) {
@@ -194,6 +235,10 @@ void Engine::forget(int64_t id) {
   if (found == states_.end()) return;
   found->second->is_over = true;
   live_by_tokens_ -= found->second->samples_by_tokens() ? 1 : 0;
+  if (found->second->adapter >= 0)
+    adapters_.give_back(found->second->adapter, found->second->has_failed);
+  else if (found->second->request.adapter)
+    std::erase(adapters_.waiting, id);
   states_.erase(found);
   if (proposer_) proposer_->forget(id);
 }

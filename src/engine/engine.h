@@ -7,6 +7,7 @@
 #include <unordered_map>
 #include <vector>
 
+#include "engine/adapter_slots.h"
 #include "engine/device_clock.h"
 #include "engine/executor.h"
 #include "engine/outbox.h"
@@ -46,6 +47,7 @@ struct EngineOptions {
   // without a proposer as many steps are in flight as there are stages, each of other sequences,
   // unless it is false.
   std::optional<bool> async_scheduling;
+  AdapterLimits adapters;   // that requests may have
   bool embeddings = false;  // whether requests may be pooled: room for a step's hidden states
   // Drafts are accepted by rejection. The model's options say it, and its identity then, but where
   // ways of one model are measured beside each other.
@@ -110,7 +112,9 @@ class Engine {
   // Blocks that no sequence holds, and how many sequences do and wait, between steps.
   int free_blocks() const { return pool_->free_blocks(); }
   int num_running() const { return scheduler_->num_running(); }
-  int num_waiting() const { return scheduler_->num_waiting(); }
+  int num_waiting() const {
+    return scheduler_->num_waiting() + static_cast<int>(adapters_.waiting.size());
+  }
   Model& model() { return model_; }
   ThreadPool& threads() { return pool_of_threads_; }
   // Records every operation of the following steps; null stops it. Throws UsageError where stages
@@ -177,6 +181,8 @@ class Engine {
   void count_step(const StepInFlight& step);
   void show_hidden(StepInFlight& step);
   void forget(int64_t id);
+  // Gives a request to the scheduler, if it needs no adapter or there is a slot for that.
+  bool schedule(RequestState& state);
 
   // recovery.cc: workers have failed.
   void recover(OutputSink& sink);
@@ -223,6 +229,7 @@ class Engine {
   std::optional<SharedLayers> shared_;  // of a proposer that runs the target's first layers
   std::optional<DeviceClock> clock_;
   std::unordered_map<int64_t, std::shared_ptr<RequestState>> states_;
+  AdapterSlots adapters_;
   int live_by_tokens_ = 0;  // of them, those whose samples depend on their tokens
   // Beyond the pool's blocks: for side branches of draft trees, within a step.
   int32_t scratch_blocks_ = 0;

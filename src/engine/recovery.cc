@@ -7,6 +7,7 @@ namespace invar {
 void Engine::recover(OutputSink& sink) {
   wait_for_device();
   executor_->recover();
+  adapters_.forget_loaded();
   if (proposer_) proposer_->recover();
   if (committed_ < begun_) stats_ = {};
   for (; committed_ < begun_; ++committed_) discard(nth(committed_));

@@ -18,6 +18,16 @@
 
 namespace invar {
 
+// A low-rank adapter that a request is computed with (numerics 2.4), as whoever read it says.
+struct RequestAdapter {
+  std::string name;       // that the client knows
+  std::string directory;  // as PEFT saves it
+  int32_t rank = 0;       // the largest of its modules
+  Digest digest{};        // PeftAdapter::digest
+
+  bool operator==(const RequestAdapter&) const = default;
+};
+
 // What the answers of one request have in common they share.
 struct Request {
   int64_t id = 0;  // unique among the live requests of an engine
@@ -37,8 +47,9 @@ struct Request {
   bool include_stop = false, skip_special = true;
   Shared<std::vector<int32_t>> shown_special;
   ThoughtView thoughts;
-  Shared<std::string> cache_salt;  // only requests of one salt share cached blocks
-  int32_t priority = 0;            // smaller is sooner among those that wait
+  Shared<std::string> cache_salt;                 // only requests of one salt share cached blocks
+  std::shared_ptr<const RequestAdapter> adapter;  // null: the model alone
+  int32_t priority = 0;                           // smaller is sooner among those that wait
   bool hash_logits =
       true;  // keep the hash of every position whose logits are sampled from (numerics 8)
   // What the answer may be, to draft from; no bit depends on it.

@@ -50,7 +50,8 @@ TokenOutput RequestState::take(int32_t token, const Digest& digest) {
   return failed;
 }
 
-TokenOutput RequestState::fail(const char* error) const {
+TokenOutput RequestState::fail(const char* error) {
+  has_failed = true;
   return {.request = request.id,
           .index = answer_size(),
           .finish = FinishReason::failed,

@@ -21,6 +21,8 @@ struct RequestState {
   ConstraintCursor constraint;  // likewise
   LogitsHash hash;
   bool begun = false;    // a step has computed some of it
+  int32_t adapter = -1;  // its slot (AdapterSlots), while it has one
+  bool has_failed = false;
   bool is_over = false;  // has ended or was aborted: steps in flight compute it in vain
   // Which of the tokens that the step in flight samples is its next one.
   int32_t sampled_at = -1;
@@ -51,7 +53,7 @@ struct RequestState {
   // `digest`: of its logits, where the request wants them hashed.
   TokenOutput take(int32_t token, const Digest& digest);
   // The answer ends for this reason, a sentence.
-  TokenOutput fail(const char* error) const;
+  TokenOutput fail(const char* error);
 
  private:
   void enter(int32_t token);

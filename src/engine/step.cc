@@ -21,6 +21,8 @@ bool Engine::step(OutputSink& sink) {
 
 // Begins what may be in flight, then waits for the oldest of it.
 bool Engine::run_step(OutputSink& sink) {
+  while (!adapters_.waiting.empty() && schedule(*states_.at(adapters_.waiting.front())))
+    adapters_.waiting.pop_front();
   while (begin(sink)) {
   }
   if (in_flight() == 0) {
@@ -138,6 +140,7 @@ void Engine::build_batch(StepInFlight& step) {
       step.states, [](const auto& state) { return state->request.routed_experts; });
   batch.scratch_blocks.clear();
   used_cells_ = {};
+  batch.adapters.clear();
   batch.chunk_copies = std::exchange(chunk_copies_, {});
   batch.state_copies = std::exchange(state_copies_, {});
   const std::vector<CellCopy>& planned = step.plan.state_copies;
@@ -147,6 +150,8 @@ void Engine::build_batch(StepInFlight& step) {
   for (size_t i = 0; i < step.plan.entries.size(); ++i) {
     const auto blocks = scheduler_->blocks(step.plan.entries[i].sequence);
     batch.sequences[i].blocks.assign(blocks.begin(), blocks.end());
+    const int32_t adapter = batch.sequences[i].adapter = step.states[i]->adapter;
+    if (adapter >= 0) adapters_.load(adapter, batch.adapters);
     if (has_states_) batch.sequences[i].cell = scheduler_->cell(step.plan.entries[i].sequence);
     step.first_row.push_back(batch.rows.size());
     add_rows(step, i);

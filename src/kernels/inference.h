@@ -364,6 +364,11 @@ struct RecurrentKeysParams;
 struct RecurrenceParams;
 struct GatedNormParams;
 
+// Low-rank adapters: kernels/adapters.h.
+struct AdapterParams;
+struct AddBiasParams;
+struct GatePairsParams;
+
 // x = bf16(x), in place: the residual stream of the baseline (numerics 10).
 struct RoundInPlaceParams {
   float* x;
@@ -558,6 +563,12 @@ struct Kernels {
   Operation<RecurrentKeysParams> recurrent_keys = nullptr;
   Operation<RecurrenceParams> recurrence = nullptr;
   Operation<GatedNormParams> gated_norm = nullptr;
+  // The operations of adapters, in this order; null where they are not computed.
+  Operation<AdapterParams> adapter_shrink = nullptr;  // sums = A x
+  Operation<AdapterParams> adapter_round = nullptr;   // inner = act(s sums)
+  Operation<AdapterParams> adapter_expand = nullptr;  // y = y + B inner
+  Operation<AddBiasParams> add_bias = nullptr;
+  Operation<GatePairsParams> gate_pairs = nullptr;
 };
 
 }  // namespace invar

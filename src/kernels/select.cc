@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "base/error.h"
+#include "kernels/cpu/adapters.h"
 #include "kernels/cpu/attention.h"
 #include "kernels/cpu/backward.h"
 #include "kernels/cpu/block_product.h"
@@ -51,6 +52,7 @@ template <const cpu::RowFunctions& rows, const cpu::RecurrentFunctions& recurren
 void override_kernels(Kernels& kernels) {
   cpu::override_elementwise<rows>(kernels);
   cpu::override_experts<rows>(kernels);
+  cpu::override_adapters<rows>(kernels);
   cpu::override_recurrent<recurrent>(kernels);
   cpu::override_attention<attend>(kernels);
   cpu::override_matmul<product>(kernels);

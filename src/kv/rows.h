@@ -27,7 +27,8 @@ constexpr bool is_draft(const BatchRow& row) {
 // block_size).
 struct BatchSequence {
   std::vector<int32_t> blocks;
-  int32_t cell = -1;  // of what it leaves once, not at every position (kv/cell_placement.h)
+  int32_t cell = -1;     // of what it leaves once, not at every position (kv/cell_placement.h)
+  int32_t adapter = -1;  // the slot of its adapter (Batch::adapters); -1: it has none
   bool operator==(const BatchSequence&) const = default;
 };
 

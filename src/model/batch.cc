@@ -35,10 +35,16 @@ void expect_valid(const Batch& batch) {
   for (const BatchSequence& sequence : batch.sequences) {
     for (const int32_t block : sequence.blocks) require(block >= 0, "a negative block");
     require(sequence.cell >= -1, "a negative cell");
+    require(sequence.adapter >= -1 && sequence.adapter < AdapterLoad::kMostSlots,
+            "an impossible slot of an adapter");
   }
   for (const auto& copies : {batch.chunk_copies, batch.state_copies})
     for (const CellCopy& copy : copies)
       require(copy.from >= 0 && copy.to >= 0, "a copy of a negative cell");
+  for (const AdapterLoad& load : batch.adapters)
+    require(load.slot >= 0 && load.slot < AdapterLoad::kMostSlots && load.rank >= 1 &&
+                load.rank <= (1 << 16),
+            "an impossible adapter");
   for (const int32_t block : batch.scratch_blocks) require(block >= 0, "a negative scratch block");
   require(ascends(batch.logit_rows), "logit rows do not ascend");
   require(batch.logit_rows.empty() || batch.logit_rows.back() < std::ssize(batch.rows),

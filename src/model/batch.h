@@ -4,12 +4,24 @@
 #pragma once
 
 #include <cstdint>
+#include <string>
 #include <vector>
 
 #include "kernels/layout.h"
 #include "kv/rows.h"
 
 namespace invar {
+
+// An adapter that comes into a slot, in place of what was there, before the rows are computed.
+struct AdapterLoad {
+  static constexpr int kMostSlots = 1024;
+
+  int32_t slot = 0;
+  int32_t rank = 1;       // the largest of its modules
+  std::string directory;  // as PEFT saves it
+  std::string digest;     // PeftAdapter::digest, in hexadecimal
+  bool operator==(const AdapterLoad&) const = default;
+};
 
 struct Batch {
   std::vector<BatchRow>
@@ -34,6 +46,9 @@ struct Batch {
   // Ascending; layers of the range that this step leaves out, for drafters. Neither the first nor
   // the last of the model.
   std::vector<int32_t> skipped_layers = {};
+
+  // In this order; what was loaded by earlier batches is there still.
+  std::vector<AdapterLoad> adapters = {};
 
   // Whether it is kept which experts every row went through (ForwardIo::experts).
   bool wants_experts = false;

@@ -39,6 +39,7 @@ void ForwardPass::prepare() {
   model_.ropes.fill(positions, on);
   kv_.copy_cells(*on.stream, batch_.chunk_copies, batch_.state_copies);
   ws_.tables = ws_.table_builder.build(batch_, kv_.block_size(), on, kv_.cells());
+  ws_.adapters.begin(model_, batch_, ws_.max_rows);
   take_tokens();
   if (has_nan_flags()) {
     std::ranges::copy(io_.nan_flags.first(rows_), ws_.host_nan_flags.data());
@@ -82,6 +83,7 @@ void ForwardPass::take_tokens() {
 void ForwardPass::launch() {
   if (rows_ == 0) return;
   start();
+  ws_.adapters.poison(hidden(), spec_.hidden);
   for (int layer = batch_.layer_begin; layer < layer_end_; ++layer) {
     if (std::ranges::binary_search(batch_.skipped_layers, layer)) continue;
     if (model_.supply) model_.supply->need_layer(layer);

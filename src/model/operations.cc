@@ -142,6 +142,7 @@ void Operations::product(const char* name, const Activation& x, const Matrix& w,
                      .y_stride = y_stride,
                      .scratch = ws_.blocks_scratch.data(),
                      .next = next});
+  if (is_adapted(w)) adapt(x, w, 1, false, y, y_stride);
 }
 
 void Operations::round(const float* x, int64_t width, const Activation& out, const int32_t* rows_of,
@@ -191,9 +192,13 @@ void Operations::add_product(const char* name, const Activation& x, const Matrix
                              float* kept) {
   settle();
   const bool alone = group_.size() == 1;
-  const bool at_once = alone && !norm_weight && spec_.residual_scale == 1;
+  // Ranks that share an adapter's inner size do so together, whether it is beside this product or
+  // not.
+  const bool adapted = alone ? is_adapted(w) : !ws_.adapters.is_empty();
+  const bool at_once = alone && !norm_weight && spec_.residual_scale == 1 && !adapted;
   const int64_t stride = norm_weight ? round_up(spec_.hidden, kLeafPad) : spec_.hidden;
-  float *hidden = ws_.hidden.data(), *partial = ws_.partial.data();
+  float* hidden = ws_.hidden.data();
+  float* partial = adapted ? ws_.adapters.added(model_, rows_) : ws_.partial.data();
   float* product = kept ? kept : partial;
   const int64_t product_stride = kept ? spec_.hidden : stride;
   run_product(name, {.x = x,
@@ -209,6 +214,10 @@ void Operations::add_product(const char* name, const Activation& x, const Matrix
   if (!alone)
     timed(times_, "exchange",
           [&] { group_.tree_all_reduce(partial, rows_ * stride, model_.execution); });
+  if (adapted) {
+    add_bias(product, product_stride, std::exchange(bias, nullptr), spec_.hidden);
+    adapt(x, w, this->split_k(split_k, w.k), true, product, product_stride);
+  }
   const AddNormParams sum{.x = partial,
                           .x_stride = stride,
                           .bias = bias,
@@ -225,31 +234,35 @@ void Operations::add_product(const char* name, const Activation& x, const Matrix
     if (hooks_.wants_hidden()) settle();
     return;
   }
-  if (norm_weight)
+  if (!at_once) add_now(sum, product, product_stride);
+  round_residual();
+}
+
+void Operations::add_now(const AddNormParams& sum, const float* product, int64_t product_stride) {
+  if (sum.norm)
     run("norm", kernels_.rms_norm,
         RmsNormParams{.x = product,
                       .x_stride = product_stride,
                       .rows_of = nullptr,
-                      .weight = norm_weight,
-                      .eps = spec_.norm_eps,
-                      .rows = rows_,
-                      .width = spec_.hidden,
-                      .out = {partial, DType::f32, stride}});
-  if (!at_once)
-    run("add", kernels_.add,
-        AddParams{.x = partial,
-                  .x_stride = stride,
-                  .bias = bias,
-                  .rows = rows_,
-                  .width = spec_.hidden,
-                  .y = hidden,
-                  .scale = spec_.residual_scale});
-  round_residual();
+                      .weight = sum.norm,
+                      .eps = sum.eps,
+                      .rows = sum.rows,
+                      .width = sum.width,
+                      .out = {sum.x, DType::f32, sum.x_stride}});
+  run("add", kernels_.add,
+      AddParams{.x = sum.x,
+                .x_stride = sum.x_stride,
+                .bias = sum.bias,
+                .rows = sum.rows,
+                .width = sum.width,
+                .y = sum.y,
+                .scale = sum.scale});
 }
 
 void Operations::gated_product(const char* name, GatedMatmulParams params, float* dots) {
   const DType type = params.gate_up.type;
   params.scratch = ws_.blocks_scratch.data();
+  if (is_adapted(params.gate_up)) return adapted_gated_product(name, params);
   if (const auto norm = late_norm(params.x))
     return run(name, at_once_.normed_gated_matmul, NormedGatedMatmulParams{*norm, params});
   params.x = factor(params.x, params.gate_up, rows_, 1);

@@ -8,6 +8,7 @@
 
 #include "collectives/group.h"
 #include "kernels/at_once.h"
+#include "kernels/pack.h"
 #include "model/hooks.h"
 
 namespace invar {
@@ -40,8 +41,10 @@ class Operations {
   // y = x * w (+ bias), column-parallel (numerics 2)
   void product(const char* name, const Activation& x, const Matrix& w, const float* bias,
                int64_t rows, float* y, int64_t y_stride, const Matrix* next = nullptr);
-  // A product by the kernel for its types.
+  // A product by the kernel for its types, without adapters.
   void run_product(const char* name, MatmulParams params);
+  // Whether adapters of some rows add to the product of w.
+  bool is_adapted(const Matrix& w) const { return ws_.adapters.is_beside(w); }
   // out = curve(gate(x)) * up(x). A tape keeps both products in `dots`.
   void gated_product(const char* name, GatedMatmulParams params, float* dots = nullptr);
   // y[t][h] = x[t][h] * w[h]; a head's x begins `x_step` elements after the one before it.
@@ -103,6 +106,14 @@ class Operations {
   void baseline_attention(const char* name, const AttentionParams& params);
 
  private:
+  // The sum that ends a row-parallel product, which stands in `product` where a norm is to follow.
+  void add_now(const AddNormParams& sum, const float* product, int64_t product_stride);
+  // y = y + what the adapters of its rows add to the product of x and w (numerics 2.4), whose
+  // inner size ranks may share out.
+  void adapt(const Activation& x, const Matrix& w, int split_k, bool is_shared, float* y,
+             int64_t y_stride);
+  void add_bias(float* x, int64_t x_stride, const float* bias, int64_t width, PackPlace place = {});
+  void adapted_gated_product(const char* name, const GatedMatmulParams& params);
   // Rows of a matrix in memory.
   template <typename T>
   struct RowsOf {

@@ -5,6 +5,7 @@
 #include <span>
 
 #include "device/execution.h"
+#include "model/adapter_step.h"
 #include "model/baseline.h"
 #include "model/batch.h"
 #include "model/decoder.h"
@@ -42,6 +43,7 @@ struct Workspace {
 
   StepTableBuilder table_builder;
   StepTables tables;             // of the current step
+  AdapterStep adapters;          // of the current step
   baseline::Attention baseline;  // of the baseline only
 
   // Host copies of results; unused where the host reads the device's memory itself.

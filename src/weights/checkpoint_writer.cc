@@ -201,4 +201,11 @@ void write_checkpoint(const std::string& directory, const TensorSource& source, 
     write_index((fs::path(directory) / "model.safetensors.index.json").string(), shards);
 }
 
+void write_tensors(const std::string& path, const TensorSource& source, ThreadPool& pool) {
+  const CheckpointOptions options;
+  const std::vector<Shard> one = cut_into_shards(source, {}, INT64_MAX);
+  Writer writer(source, pool, options);
+  writer.write(path, one.front()).commit();
+}
+
 }  // namespace invar

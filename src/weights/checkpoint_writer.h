@@ -38,4 +38,7 @@ constexpr const char* kStorageKey = "storage:";
 void write_checkpoint(const std::string& directory, const TensorSource& source, ThreadPool& pool,
                       const CheckpointOptions& options = {});
 
+// The same as one file of any name, which appears whole or not at all and may replace another.
+void write_tensors(const std::string& path, const TensorSource& source, ThreadPool& pool);
+
 }  // namespace invar

@@ -292,4 +292,10 @@ std::unique_ptr<TensorSource> open_checkpoint(const std::string& directory) {
   return std::make_unique<FileSource>(directory, open_files(directory));
 }
 
+std::unique_ptr<TensorSource> open_tensors(const std::string& directory, const std::string& file) {
+  std::vector<SafetensorsFile> files;
+  files.emplace_back(join(directory, file));
+  return std::make_unique<FileSource>(directory, std::move(files));
+}
+
 }  // namespace invar

@@ -31,5 +31,7 @@ std::map<std::string, std::string> model_texts(const std::string& model);
 // Throws Error on a malformed file, an index without its shard, a shard outside the directory, a
 // tensor that the index misplaces, and a tensor that stands in two shards.
 std::unique_ptr<TensorSource> open_checkpoint(const std::string& directory);
+// The tensors of one safetensors file in a directory. Throws Error on a malformed one.
+std::unique_ptr<TensorSource> open_tensors(const std::string& directory, const std::string& file);
 
 }  // namespace invar

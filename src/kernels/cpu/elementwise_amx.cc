@@ -13,7 +13,8 @@
 
 namespace invar::cpu {
 
-const RowFunctions kAmxRows = {rms_norm,     layer_norm, curve,     scale_logits, scale, add_scaled,
-                               rotated_head, query,      key_value, sum_experts,  logits};
+const RowFunctions kAmxRows = {rms_norm,  layer_norm,  curve,        scale_logits,
+                               scale,     add_scaled,  rotated_head, query,
+                               key_value, sum_experts, logits,       gate_pairs};
 
 }  // namespace invar::cpu

@@ -14,6 +14,6 @@ namespace invar::cpu {
 
 const RowFunctions kAvx2Rows = {rms_norm,  layer_norm,  curve,        scale_logits,
                                 scale,     add_scaled,  rotated_head, query,
-                                key_value, sum_experts, logits};
+                                key_value, sum_experts, logits,       gate_pairs};
 
 }  // namespace invar::cpu

@@ -87,6 +87,15 @@ inline void curve(int which, const float* x, int64_t width, void* out, bool is_b
   }
 }
 
+inline void gate_pairs(int which, const float* dots, int64_t width, void* out, bool is_bf16) {
+  for (int64_t i = 0; i < width; i += 16) {
+    const Vec16 g = load(dots + 2 * i), u = load(dots + 2 * i + 16);
+    const Vec16 z = which == 1 ? gelu_exponent(g) : g;
+    const Vec16 y = which == 3 ? clamped(g, u) : (g / (splat(1.0f) + exp(negated(z)))) * u;
+    store_as(out, is_bf16, i, y, width - i);
+  }
+}
+
 inline void scale_logits(float* x, int64_t width, float divisor, float cap) {
   for (int64_t i = 0; i < width; i += 16) {
     Vec16 v = load(x + i, width - i);

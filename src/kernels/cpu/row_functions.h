@@ -65,6 +65,8 @@ struct RowFunctions {
   // Largest logit, and with `sums` the sums for log_sum_exp. Sums and argmax mean nothing when the
   // row has a NaN.
   LogitsPass (*logits)(const float* x, int64_t vocab, bool sums);
+  // out[0 .. width) = a Nonlinearity of a gated pair's products, whose panels of 16 take turns.
+  void (*gate_pairs)(int which, const float* dots, int64_t width, void* out, bool is_bf16);
 };
 
 extern const RowFunctions kAvx2Rows, kAvx512Rows, kAmxRows;

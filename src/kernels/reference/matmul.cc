@@ -209,7 +209,12 @@ Kernels table(Order order) {
           .recurrent_keys = recurrent_keys,
           .recurrence = of_order(order, recurrence<Order::portable>, recurrence<Order::hopper>,
                                  recurrence<Order::pair>),
-          .gated_norm = gated_norm};
+          .gated_norm = gated_norm,
+          .adapter_shrink = adapter_shrink,
+          .adapter_round = adapter_round,
+          .adapter_expand = adapter_expand,
+          .add_bias = add_bias,
+          .gate_pairs = gate_pairs};
 }
 
 }  // namespace invar::reference

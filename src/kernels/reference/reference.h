@@ -59,6 +59,11 @@ void recurrent_keys(const RecurrentKeysParams& p, const Execution& on);
 template <Order order>
 void recurrence(const RecurrenceParams& p, const Execution& on);
 void gated_norm(const GatedNormParams& p, const Execution& on);
+void adapter_shrink(const AdapterParams& p, const Execution& on);
+void adapter_round(const AdapterParams& p, const Execution& on);
+void adapter_expand(const AdapterParams& p, const Execution& on);
+void add_bias(const AddBiasParams& p, const Execution& on);
+void gate_pairs(const GatePairsParams& p, const Execution& on);
 
 Kernels table(Order order);
 

@@ -134,6 +134,8 @@ bool is_text(const fs::path& path) {
          name != "config.json" && !name.ends_with(".safetensors.index.json");
 }
 
+}  // namespace
+
 void copy_texts(const std::string& from, const std::string& to) {
   std::error_code error;
   for (const auto& entry : fs::directory_iterator(from)) {
@@ -145,6 +147,8 @@ void copy_texts(const std::string& from, const std::string& to) {
     if (error) fail("{}: cannot be copied to {}: {}", entry.path().string(), to, error.message());
   }
 }
+
+namespace {
 
 void write_quantised(const std::string& from, const std::string& to, const ByteFormat& format,
                      const json::Value& quantization, ThreadPool& pool, const Conversion& how) {

@@ -26,4 +26,7 @@ void write_w8a8(const std::string& from, const std::string& to, ThreadPool& pool
 void write_fp8(const std::string& from, const std::string& to, ThreadPool& pool,
                const Conversion& how = {});
 
+// Copies the files of a model's directory that stand beside weights and config.json.
+void copy_texts(const std::string& from, const std::string& to);
+
 }  // namespace invar

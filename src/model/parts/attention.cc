@@ -61,7 +61,7 @@ class Attention final : public PartOf<AttentionWeights, AttentionActivations> {
 
   void gate_output(const PartPass& p, const Weights& w, const Activations& at) const;
   float* products_of(const PartPass& p, const Activations& at) const;
-  bool goes_by_heads(const PartPass& p, const Activations& at) const;
+  bool goes_by_heads(const PartPass& p, const Weights& w, const Activations& at) const;
   void qkv_product(const PartPass& p, const Weights& w, const Activations& at,
                    float* products) const;
   QkvParams make_qkv(const PartPass& p, const Weights& w, const Activations& at,
@@ -187,7 +187,7 @@ float* Attention::products_of(const PartPass& p, const Activations& at) const {
 
 // Whether the product of q, k and v and what follows it go head by head: with many rows, when the
 // heads share out evenly over the team.
-bool Attention::goes_by_heads(const PartPass& p, const Activations& at) const {
+bool Attention::goes_by_heads(const PartPass& p, const Weights& w, const Activations& at) const {
   constexpr int64_t kByHeadRows = 64;  // with fewer, a product's memory is small anyway
   const Arithmetic& arithmetic = p.ops.arithmetic();
   const int parts = qkv_shares(p.rows, p.ops.team()).groups;
@@ -195,7 +195,7 @@ bool Attention::goes_by_heads(const PartPass& p, const Activations& at) const {
          !arithmetic.is_exact && !arithmetic.is_baseline && p.rows >= kByHeadRows &&
          share_.kv_heads % parts == 0 && model_.head_dim % kPanelWidth == 0 &&
          parts * qkv_scratch_stride(model_.head_dim) <= qkv_width() && !p.hooks.is_traced() &&
-         !at.qkv;
+         !at.qkv && !p.ops.is_adapted(w.qkv);
 }
 
 // Rotated queries of the normed input; keys and values in their slots. Where attention rotates,
@@ -207,7 +207,7 @@ QkvParams Attention::make_qkv(const PartPass& p, const Weights& w, const Activat
   const QkvParams rotation =
       attend.rotation(model_.late_qk_norm ? p.ops.ropes().still() : p.ops.ropes().of(layer_),
                       by_heads ? w.q_norm : nullptr, by_heads ? w.k_norm : nullptr);
-  if (goes_by_heads(p, at)) {
+  if (goes_by_heads(p, w, at)) {
     p.ops.run("qkv", p.ops.kernels().qkv_product,
               QkvProductParams{.x = p.ops.factor(at.normed, w.qkv, p.rows, 1),
                                .w = w.qkv,

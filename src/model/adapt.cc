@@ -1,0 +1,65 @@
+// The operations of adapters (numerics 2.4), beside those of operations.cc.
+#include "kernels/adapters.h"
+#include "model/operations.h"
+
+namespace invar {
+
+void Operations::adapt(const Activation& x, const Matrix& w, int split_k, bool is_shared, float* y,
+                       int64_t y_stride) {
+  AdapterParams params = ws_.adapters.params(w, is_shared && group_.size() > 1);
+  params.x = x;
+  params.split_k = split_k;
+  params.y = y;
+  params.y_stride = y_stride;
+  params.matmul = kernels_.matmul;
+  run("adapter A", kernels_.adapter_shrink, params);
+  if (is_shared && group_.size() > 1)
+    timed(times_, "exchange", [&] {
+      group_.tree_all_reduce(params.sums, rows_ * params.sums_stride, model_.execution);
+    });
+  run("adapter round", kernels_.adapter_round, params);
+  run("adapter B", kernels_.adapter_expand, params);
+}
+
+void Operations::add_bias(float* x, int64_t x_stride, const float* bias, int64_t width,
+                          PackPlace place) {
+  if (bias)
+    run("bias", kernels_.add_bias,
+        AddBiasParams{.x = x,
+                      .x_stride = x_stride,
+                      .rows = rows_,
+                      .width = width,
+                      .bias = bias,
+                      .output = place.output,
+                      .step = place.step});
+}
+
+// The pair as one matrix whose outputs take turns, then what the fused kernel does behind its dots.
+void Operations::adapted_gated_product(const char* name, const GatedMatmulParams& params) {
+  Matrix both = params.gate_up;
+  both.n = params.gate_up.count * params.gate_up.panels() * kPanelWidth;
+  both.count = 1;
+  float* dots = ws_.adapters.pair_products(model_, rows_, both.n);
+  run_product(name, {.x = params.x,
+                     .w = both,
+                     .rows = rows_,
+                     .split_k = 1,
+                     .bias = nullptr,
+                     .accumulate = false,
+                     .y = dots,
+                     .y_stride = both.n,
+                     .scratch = params.scratch,
+                     .next = params.next});
+  add_bias(dots, both.n, params.gate_bias, params.gate_up.n, {0, 2});
+  add_bias(dots, both.n, params.up_bias, params.gate_up.n, {kPanelWidth, 2});
+  adapt(params.x, params.gate_up, 1, false, dots, both.n);
+  run("gate", kernels_.gate_pairs,
+      GatePairsParams{.dots = dots,
+                      .dots_stride = both.n,
+                      .rows = rows_,
+                      .width = params.gate_up.n,
+                      .curve = params.curve,
+                      .out = params.out});
+}
+
+}  // namespace invar

@@ -1,0 +1,227 @@
+#include "model/adapter_weights.h"
+
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <span>
+
+#include "base/check.h"
+#include "base/error.h"
+#include "kernels/pack.h"
+#include "model/families/family_source.h"
+#include "model/families/tensor_table.h"
+
+namespace invar {
+
+namespace {
+
+using enum TensorRole;
+
+// Matrices whose products go by Operations::product, add_product and gated_product.
+constexpr TensorRole kAdapted[] = {q, k, v, q_gate, o, gate, up, down};
+
+// A tensor of the decoder that an adapter has something for, and which rows of B are its own.
+struct Target {
+  const AdapterModule* module;
+  std::function<int64_t(int64_t)> row;  // empty: as they are
+};
+using Targets = std::map<std::string, Target>;
+
+std::string without_tower(std::string name) {
+  for (const auto& [tower, text] :
+       {std::pair{"language_model.model.", "model."}, {"model.language_model.", "model."}})
+    if (name.starts_with(tower)) return text + name.substr(std::string_view(tower).size());
+  return name;
+}
+
+bool is_adaptable(const StoredTensor& stored, const DecoderSpec& spec) {
+  return std::ranges::all_of(stored.parts, [&](const StoredTensor::Part& part) {
+    return std::ranges::count(kAdapted, part.of.role) > 0 && part.of.layer < spec.layers;
+  });
+}
+
+void expect_adapted(const PeftAdapter& adapter, const AdapterModule& module,
+                    const StoredTensor& stored, const DecoderSpec& spec) {
+  if (!is_adaptable(stored, spec))
+    fail("{}: adapters of {} are not computed; expected q, k, v, o, gate, up or down of a layer",
+         adapter.directory(), json::quoted(module.name));
+  if (stored.shape != std::vector<int64_t>{module.outputs, module.inputs})
+    fail("{}: expected an adapter of {} for [{}], found one for [{}, {}]", adapter.directory(),
+         json::quoted(module.name), fmt::join(stored.shape, ", "), module.outputs, module.inputs);
+}
+
+Targets targets_of(const PeftAdapter& adapter, const DecoderSpec& spec) {
+  std::map<std::string, const StoredTensor*> by_name;
+  const std::vector<StoredTensor> tensors = stored_tensors(spec);
+  for (const StoredTensor& tensor : tensors) by_name[tensor.name] = &tensor;
+  Targets targets;
+  for (const AdapterModule& module : adapter.modules()) {
+    const auto found = by_name.find(without_tower(module.name) + ".weight");
+    if (found == by_name.end())
+      fail("{}: expected modules of the {} model that is served, found {}", adapter.directory(),
+           spec.family, json::quoted(module.name));
+    expect_adapted(adapter, module, *found->second, spec);
+    for (const StoredTensor::Part& part : found->second->parts)
+      targets[part.of.name] = {&module, part.at.row};
+  }
+  return targets;
+}
+
+// One tensor of a product that an adapter has something for.
+struct AdaptedRow {
+  const TensorRow* row;
+  const Target* target;
+  PackPlace place;
+  int64_t inner = 0;
+};
+
+}  // namespace
+
+std::vector<AdapterModule> adaptable_modules(const DecoderSpec& spec) {
+  constexpr std::string_view kWeight = ".weight";
+  std::vector<AdapterModule> modules;
+  for (const StoredTensor& stored : stored_tensors(spec))
+    if (is_adaptable(stored, spec) && stored.name.ends_with(kWeight))
+      modules.push_back({.name = stored.name.substr(0, stored.name.size() - kWeight.size()),
+                         .inputs = stored.shape[1],
+                         .outputs = stored.shape[0]});
+  return modules;
+}
+
+void expect_fits(const PeftAdapter& adapter, const DecoderSpec& spec) {
+  targets_of(adapter, spec);
+}
+
+// Visits the loaded weights: once to see how much memory it takes, then to fill it.
+class AdapterPacker : public TensorVisitor {
+ public:
+  AdapterPacker(AdapterWeights& out, const Decoder& decoder, const PeftAdapter& adapter)
+      : out_(out),
+        decoder_(decoder),
+        adapter_(adapter),
+        targets_(targets_of(adapter, decoder.spec)) {}
+
+  void pack() {
+    visit();
+    out_.memory_ = {decoder_.device(), static_cast<size_t>(taken_), "an adapter"};
+    taken_ = 0;
+    fills_ = true;
+    visit();
+  }
+
+  void vector(const float*&, const std::vector<TensorRow>&, const Each*) override {}
+  void matrix(Matrix& w, const std::vector<TensorRow>& rows, MatrixForm form) override {
+    if (form.each) return;
+    const Matrix* product = &w;  // that a row's tensor is in
+    auto others = form.others ? std::span<const Matrix>(*form.others) : std::span<const Matrix>();
+    std::vector<AdaptedRow> adapted;
+    int64_t output = 0, inner = 0;
+    for (size_t i = 0; i < rows.size(); ++i) {
+      if (!others.empty() && output == product->n) {
+        add(*product, adapted, inner);
+        adapted.clear();
+        product = &others.front();
+        others = others.subspan(1);
+        output = inner = 0;
+      }
+      const PackPlace place =
+          form.is_pair ? PackPlace{static_cast<int64_t>(i) * kPanelWidth, 2} : PackPlace{output};
+      output += rows[i].rows.count;
+      const auto found = targets_.find(tensor_name(rows[i], layer_));
+      if (found == targets_.end()) continue;
+      adapted.push_back({&rows[i], &found->second, place, inner});
+      inner += round_up(found->second.module->rank, kLeafPad);
+    }
+    add(*product, adapted, inner);
+  }
+
+ private:
+  void visit() {
+    for (layer_ = 0; layer_ < decoder_.spec.layers; ++layer_) {
+      const size_t number = static_cast<size_t>(layer_);
+      const LayerWeights& weights = decoder_.weights->layers()[number];
+      for (size_t part = 0; part < weights.size(); ++part)
+        decoder_.parts[number][part]->visit_tensors(*weights[part], *this);
+    }
+  }
+
+  Matrix placed(int64_t n, int64_t k) {
+    Matrix w{
+        .type = decoder_.arithmetic.weights, .n = n, .k = k, .layout = decoder_.kernels.weights};
+    w.data = out_.memory_.data() ? out_.memory_.data() + taken_ : nullptr;
+    taken_ += round_up(w.bytes(), 64);
+    return w;
+  }
+
+  void add(const Matrix& beside, const std::vector<AdaptedRow>& rows, int64_t inner) {
+    if (rows.empty()) return;
+    AdapterWeights::Product product{placed(inner, rows[0].row->columns.count), {}};
+    for (const AdaptedRow& row : rows) {
+      const AdapterModule& module = *row.target->module;
+      product.outputs.push_back({.b = placed(row.row->rows.count, module.rank),
+                                 .scale = static_cast<float>(module.scale),
+                                 .inner = row.inner,
+                                 .output = row.place.output,
+                                 .step = row.place.step});
+      if (fills_) fill(row, product.a, product.outputs.back().b);
+    }
+    if (fills_) out_.products_[beside.data] = std::move(product);
+  }
+
+  // A's columns and B's rows that are this rank's.
+  void fill(const AdaptedRow& row, const Matrix& a, const Matrix& b) {
+    const AdapterModule& module = *row.target->module;
+    read(module.a, 0, module.rank);
+    send(a, row.row->columns.first, module.inputs, module.rank, {row.inner});
+    const TensorAxis& outputs = row.row->rows;
+    const auto& stored_row = row.target->row;
+    if (!stored_row) {
+      read(module.b, outputs.first, outputs.count);
+    } else {
+      rows_.clear();
+      for (int64_t i = 0; i < outputs.count; ++i)
+        append(module.b, stored_row(outputs.first + i), 1);
+    }
+    send(b, 0, module.rank, outputs.count, {});
+  }
+
+  void read(const std::string& tensor, int64_t first, int64_t count) {
+    rows_.clear();
+    append(tensor, first, count);
+  }
+  void append(const std::string& tensor, int64_t first, int64_t count) {
+    const DType type = decoder_.arithmetic.weights;
+    const int64_t row = bytes_of(type, adapter_.tensors().info(tensor).shape[1]);
+    const size_t at = rows_.size();
+    rows_.resize(at + static_cast<size_t>(count * row));
+    adapter_.tensors().read_rows(tensor, first, count, type, rows_.data() + at);
+  }
+
+  // The rows that were read, `width` wide, from `column` on.
+  void send(const Matrix& w, int64_t column, int64_t width, int64_t count, PackPlace place) {
+    const std::byte* from = rows_.data() + bytes_of(w.type, column);
+    auto* to = static_cast<std::byte*>(const_cast<void*>(w.data));
+    pack_rows(w, from, width, 0, count, place, to);
+  }
+
+  AdapterWeights& out_;
+  const Decoder& decoder_;
+  const PeftAdapter& adapter_;
+  const Targets targets_;
+  bool fills_ = false;
+  int64_t taken_ = 0;
+  int layer_ = 0;
+  std::vector<std::byte> rows_;
+};
+
+AdapterWeights::AdapterWeights(const Decoder& decoder, const PeftAdapter& adapter) {
+  CHECK(decoder.device().is_host(), "adapters are computed on the CPU");
+  AdapterPacker(*this, decoder, adapter).pack();
+}
+
+const AdapterWeights::Product* AdapterWeights::beside(const Matrix& w) const {
+  const auto found = products_.find(w.data);
+  return found == products_.end() ? nullptr : &found->second;
+}
+
+}  // namespace invar

@@ -1,0 +1,41 @@
+// One adapter's matrices on one rank, as kernels read them, and which of them stand beside which of
+// the model's matrices (numerics 2.4).
+#pragma once
+
+#include <map>
+#include <string>
+#include <vector>
+
+#include "kernels/adapters.h"
+#include "model/decoder.h"
+#include "weights/peft_adapter.h"
+
+namespace invar {
+
+// Throws Error naming the module, where one is not of a matrix that can have an adapter in this
+// model, or is of another shape.
+void expect_fits(const PeftAdapter& adapter, const DecoderSpec& spec);
+
+// The modules of a model that can have an adapter, with their sizes alone.
+std::vector<AdapterModule> adaptable_modules(const DecoderSpec& spec);
+
+class AdapterWeights {
+ public:
+  // Reads and packs this rank's share. Throws Error as expect_fits does.
+  AdapterWeights(const Decoder& decoder, const PeftAdapter& adapter);
+
+  struct Product {
+    Matrix a;
+    std::vector<AdapterOutputs> outputs;
+  };
+  // What stands beside a matrix of the decoder's weights, or null.
+  const Product* beside(const Matrix& w) const;
+  int64_t bytes() const { return static_cast<int64_t>(memory_.size()); }
+
+ private:
+  friend class AdapterPacker;
+  std::map<const void*, Product> products_;  // by where the matrix's elements are
+  DeviceArray<std::byte> memory_;
+};
+
+}  // namespace invar

@@ -1,0 +1,102 @@
+#include "model/merged_checkpoint.h"
+
+#include <cmath>
+#include <filesystem>
+#include <map>
+
+#include "base/atomic_file.h"
+#include "base/error.h"
+#include "base/json.h"
+#include "model/adapter_weights.h"
+#include "model/families/families.h"
+#include "model/families/family_source.h"
+#include "model/families/quantised_checkpoint.h"
+#include "model/families/tensors.h"
+#include "weights/checkpoint_writer.h"
+#include "weights/gguf.h"
+#include "weights/hf_directory.h"
+
+namespace invar {
+
+namespace {
+
+class MergedSource final : public TensorSource {
+ public:
+  MergedSource(const TensorSource& base, const PeftAdapter& adapter) : base_(base) {
+    for (const AdapterModule& module : adapter.modules()) {
+      const std::string name = module.name + ".weight";
+      const DType type = base.info(name).dtype;
+      if (type != DType::bf16 && type != DType::f32)
+        fail("{}: expected BF16 or F32, to which an adapter is added, found {}", base.where(name),
+             name_of(type));
+      factors_[name] = {static_cast<float>(module.scale), module.rank,
+                        values_of(adapter.tensors(), module.a),
+                        values_of(adapter.tensors(), module.b)};
+    }
+  }
+
+  const std::vector<std::string>& names() const override { return base_.names(); }
+  bool has(std::string_view name) const override { return base_.has(name); }
+  const TensorInfo& info(std::string_view name) const override { return base_.info(name); }
+  std::string where(std::string_view name) const override { return base_.where(name); }
+
+  void read(std::string_view name, int64_t first, int64_t count, DType as,
+            void* out) const override {
+    const auto found = factors_.find(name);
+    if (found == factors_.end()) return base_.read(name, first, count, as, out);
+    const Factors& of = found->second;
+    const int64_t width = base_.info(name).row_elements();
+    std::vector<float> values(static_cast<size_t>(count));
+    base_.read(name, first, count, DType::f32, values.data());
+    for (int64_t i = 0; i < count; ++i) {
+      const int64_t n = (first + i) / width, k = (first + i) % width;
+      float sum = 0;
+      for (int64_t r = 0; r < of.rank; ++r)
+        sum = std::fma(of.b[static_cast<size_t>(n * of.rank + r)],
+                       of.a[static_cast<size_t>(r * width + k)], sum);
+      values[static_cast<size_t>(i)] += of.scale * sum;
+    }
+    convert_elements(values.data(), DType::f32, count, as, out);
+  }
+
+ private:
+  struct Factors {
+    float scale;
+    int64_t rank;
+    std::vector<float> a, b;
+  };
+
+  static std::vector<float> values_of(const TensorSource& source, const std::string& name) {
+    std::vector<float> values(static_cast<size_t>(source.info(name).elements()));
+    source.read(name, 0, std::ssize(values), DType::f32, values.data());
+    return values;
+  }
+
+  const TensorSource& base_;
+  std::map<std::string, Factors, std::less<>> factors_;
+};
+
+}  // namespace
+
+void write_merged(const std::string& from, const std::string& adapter_directory,
+                  const std::string& to, ThreadPool& pool, const Conversion& how) {
+  if (is_gguf(from)) fail("{}: expected a directory of safetensors, found a GGUF file", from);
+  const HfDirectory directory = open_hf_directory(from);
+  ModelConfig config = parse_model_config(directory.config, directory.generation_config, from,
+                                          how.ignored_config_keys);
+  if (!config.quantization.is_null())
+    fail("{}: expected weights that are not quantised, found a quantization_config", from);
+  const auto stored = open_checkpoint(from);
+  const auto tensors = decoder_tensors(config.spec, *stored);
+  config.spec = spec_of_stored(config.spec, *tensors);
+  check_tensors(config.spec, *tensors);
+  const PeftAdapter adapter(adapter_directory);
+  expect_fits(adapter, config.spec);
+  adapter.digest(pool);  // all of it is finite
+  write_checkpoint(to, MergedSource(*stored, adapter), pool, {.progress = how.progress});
+  copy_texts(from, to);
+  write_file_atomically((std::filesystem::path(to) / "config.json").string(),
+                        json::dump(directory.config, 2));
+}
+
+}  // namespace invar

@@ -1,0 +1,264 @@
+#include "weights/peft_adapter.h"
+
+#include <algorithm>
+#include <array>
+#include <bit>
+#include <cmath>
+#include <filesystem>
+#include <map>
+#include <optional>
+#include <set>
+
+#include "base/atomic_file.h"
+#include "base/canonical_json.h"
+#include "base/error.h"
+#include "base/json.h"
+#include "weights/checkpoint_writer.h"
+#include "weights/hf_directory.h"
+#include "weights/weights_digest.h"
+
+namespace invar {
+
+namespace {
+
+constexpr const char* kConfig = "adapter_config.json";
+constexpr const char* kTensors = "adapter_model.safetensors";
+constexpr std::string_view kPrefix = "base_model.model.";
+
+std::string join(const std::string& directory, const char* name) {
+  return (std::filesystem::path(directory) / name).string();
+}
+
+// What says where an adapter comes from or how it was trained, and changes nothing in a forward.
+constexpr std::string_view kWithoutEffect[] = {"alpha_pattern",
+                                               "arrow_config",
+                                               "auto_mapping",
+                                               "base_model_name_or_path",
+                                               "corda_config",
+                                               "eva_config",
+                                               "exclude_modules",
+                                               "inference_mode",
+                                               "layers_pattern",
+                                               "layers_to_transform",
+                                               "loftq_config",
+                                               "lora_alpha",
+                                               "lora_dropout",
+                                               "lora_ga_config",
+                                               "megatron_core",
+                                               "peft_type",
+                                               "peft_version",
+                                               "qalora_group_size",
+                                               "r",
+                                               "rank_pattern",
+                                               "revision",
+                                               "runtime_config",
+                                               "target_modules",
+                                               "task_type",
+                                               "use_rslora"};
+// Ways to begin that leave the base's weights as they are.
+constexpr std::string_view kBeginnings[] = {"gaussian", "eva", "orthogonal"};
+
+bool is_neutral(std::string_view key, const json::Value& value) {
+  if (value.is_null() || value == json::Value(false)) return true;
+  if (value.is_array() && value.as_array().empty()) return true;
+  if (value.is_object() && value.as_object().empty()) return true;
+  if (key == "bias") return value == json::Value("none");
+  if (key == "init_lora_weights")
+    return value.is_bool() ||
+           (value.is_string() && std::ranges::count(kBeginnings, value.as_string()) > 0);
+  return std::ranges::count(kWithoutEffect, key) > 0;
+}
+
+// The configuration's part that the forward depends on.
+class Config {
+ public:
+  explicit Config(const std::string& path) : path_(path) {
+    json::Value root = json::parse_file(path, {.max_depth = 32, .max_bytes = 4 << 20});
+    if (!root.is_object()) fail("{}: expected a JSON object, found {}", path, root.type_name());
+    root_ = std::move(root);
+    const json::Value* type = root_.find("peft_type");
+    if (!type || *type != json::Value("LORA"))
+      fail("{}: expected an adapter of peft_type \"LORA\", found {}", path,
+           type ? json::excerpt(*type) : "none");
+    for (const auto& [key, value] : root_.as_object())
+      if (!is_neutral(key, value))
+        fail("{}: adapters with {} of {} are not computed; expected none", path, json::quoted(key),
+             json::excerpt(value));
+    const json::Value* rslora = root_.find("use_rslora");
+    by_root_ = rslora && !rslora->is_null() && rslora->as_bool();
+    expect_plain_patterns("rank_pattern");
+    expect_plain_patterns("alpha_pattern");
+  }
+
+  int64_t rank_of(const std::string& module) const {
+    return static_cast<int64_t>(number("r", "rank_pattern", module));
+  }
+  double scale_of(const std::string& module, int64_t rank) const {
+    const double r = static_cast<double>(rank);
+    return number("lora_alpha", "alpha_pattern", module) / (by_root_ ? std::sqrt(r) : r);
+  }
+
+ private:
+  // The first pattern that a module's name ends with says its number, else the key does.
+  double number(const char* key, const char* patterns, const std::string& module) const {
+    const json::Value* value = root_.find(key);
+    if (const json::Value* list = root_.find(patterns); list && list->is_object())
+      for (const auto& [pattern, of_pattern] : list->as_object())
+        if (ends_with(module, name_of(pattern))) {
+          value = &of_pattern;
+          break;
+        }
+    if (!value || !value->is_number() || !std::isfinite(value->as_number()))
+      fail("{}: expected a number as {}, found {}", path_, key,
+           value ? json::excerpt(*value) : "none");
+    return value->as_number();
+  }
+
+  static bool ends_with(std::string_view module, std::string_view name) {
+    if (!module.ends_with(name)) return false;
+    return module.size() == name.size() || module[module.size() - name.size() - 1] == '.';
+  }
+
+  // Patterns are regular expressions; read are those that are names, as PEFT writes them.
+  static std::string name_of(std::string_view pattern) {
+    std::string name;
+    for (size_t i = pattern.starts_with('^') ? 1 : 0; i < pattern.size(); ++i)
+      if (pattern[i] != '\\') name += pattern[i];
+    return name;
+  }
+
+  void expect_plain_patterns(const char* key) const {
+    const json::Value* list = root_.find(key);
+    if (!list || !list->is_object()) return;
+    const auto is_plain = [](char c) {
+      return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') ||
+             c == '_' || c == '.' || c == '-';
+    };
+    for (const auto& [pattern, value] : list->as_object())
+      if (!std::ranges::all_of(name_of(pattern), is_plain))
+        fail("{}: expected names of modules in {}, found {}", path_, key, json::quoted(pattern));
+  }
+
+  std::string path_;
+  json::Value root_;
+  bool by_root_ = false;
+};
+
+// The module of a tensor of A or B; none for another tensor.
+std::optional<std::string> module_of(std::string_view tensor, std::string_view which) {
+  if (!tensor.starts_with(kPrefix)) return std::nullopt;
+  tensor.remove_prefix(kPrefix.size());
+  for (const std::string_view name : {".weight", ".default.weight"}) {
+    const std::string end = fmt::format(".{}{}", which, name);
+    if (tensor.ends_with(end)) return std::string(tensor.substr(0, tensor.size() - end.size()));
+  }
+  return std::nullopt;
+}
+
+struct Found {
+  std::string a, b;
+};
+
+// The tensors of each module; one that is neither an A nor a B is refused.
+std::map<std::string, Found> tensors_by_module(const TensorSource& tensors) {
+  std::map<std::string, Found> modules;
+  for (const std::string& name : tensors.names()) {
+    if (const auto of_a = module_of(name, "lora_A"))
+      modules[*of_a].a = name;
+    else if (const auto of_b = module_of(name, "lora_B"))
+      modules[*of_b].b = name;
+    else
+      fail("{}: expected lora_A.weight or lora_B.weight of a module, found neither",
+           tensors.where(name));
+  }
+  if (modules.empty()) fail("{}: expected tensors of an adapter, found none", tensors.where(""));
+  return modules;
+}
+
+void expect_matrix(const TensorSource& tensors, const std::string& name, std::string_view missing,
+                   const std::string& module) {
+  if (name.empty())
+    fail("{}: expected {}.weight of the module {}, found none",
+         tensors.where(fmt::format("{}{}.{}.weight", kPrefix, module, missing)), missing,
+         json::quoted(module));
+  const TensorInfo& info = tensors.info(name);
+  const bool is_float =
+      info.dtype == DType::bf16 || info.dtype == DType::f16 || info.dtype == DType::f32;
+  if (info.shape.size() != 2 || !is_float || info.elements() == 0)
+    fail("{}: expected a matrix of BF16, F16 or F32, found {} of [{}]", tensors.where(name),
+         name_of(info.dtype), fmt::join(info.shape, ", "));
+}
+
+}  // namespace
+
+PeftAdapter::PeftAdapter(const std::string& directory) : directory_(directory) {
+  std::error_code ignored;
+  for (const char* name : {kConfig, kTensors})
+    if (!std::filesystem::exists(join(directory, name), ignored))
+      fail(
+          "{}: expected an adapter as PEFT saves it, found no {}{}", directory, name,
+          name == kTensors && std::filesystem::exists(join(directory, "adapter_model.bin"), ignored)
+              ? " (adapter_model.bin is not read: save it as safetensors)"
+              : "");
+  const Config config(join(directory, kConfig));
+  tensors_ = open_tensors(directory, kTensors);
+  for (auto& [name, found] : tensors_by_module(*tensors_)) {
+    expect_matrix(*tensors_, found.a, "lora_A", name);
+    expect_matrix(*tensors_, found.b, "lora_B", name);
+    const auto& a = tensors_->info(found.a).shape;
+    const auto& b = tensors_->info(found.b).shape;
+    const int64_t rank = config.rank_of(name);
+    if (a[0] != b[1] || a[0] != rank || rank > kMostAdapterRank)
+      fail(
+          "{}: expected the rank {} of the configuration, at most {}, found A of [{}] and B of "
+          "[{}]",
+          tensors_->where(found.a), rank, kMostAdapterRank, fmt::join(a, ", "), fmt::join(b, ", "));
+    modules_.push_back({.name = name,
+                        .inputs = a[1],
+                        .outputs = b[0],
+                        .rank = rank,
+                        .scale = config.scale_of(name, rank),
+                        .a = std::move(found.a),
+                        .b = std::move(found.b)});
+  }
+}
+
+int64_t PeftAdapter::most_rank() const {
+  return std::ranges::max_element(modules_, {}, &AdapterModule::rank)->rank;
+}
+
+Digest PeftAdapter::digest(ThreadPool& pool) const {
+  json::Array modules;
+  for (const AdapterModule& module : modules_) {
+    check_finite(*tensors_, module.a, pool);
+    check_finite(*tensors_, module.b, pool);
+    modules.push_back(
+        json::Object{{"module", module.name},
+                     {"rank", module.rank},
+                     {"scale", fmt::format("{:016x}", std::bit_cast<uint64_t>(module.scale))}});
+  }
+  return json::digest_of(
+      json::Object{{"modules", std::move(modules)},
+                   {"weights", to_hex(weights_digest(*tensors_, tensors_->names(), pool))}});
+}
+
+std::string peft_name(const std::string& module, char which) {
+  return fmt::format("{}{}.lora_{}.weight", kPrefix, module, which);
+}
+
+void write_peft_adapter(const std::string& directory, const std::vector<AdapterModule>& modules,
+                        int64_t rank, double alpha, const TensorSource& tensors, ThreadPool& pool) {
+  make_directories(directory);
+  std::set<std::string> targets;  // the last parts of the modules' names
+  for (const AdapterModule& module : modules)
+    targets.insert(module.name.substr(module.name.rfind('.') + 1));
+  write_tensors(join(directory, kTensors), tensors, pool);
+  const json::Value config = json::Object{
+      {"peft_type", "LORA"}, {"task_type", "CAUSAL_LM"},
+      {"r", rank},           {"lora_alpha", alpha},
+      {"lora_dropout", 0.0}, {"target_modules", json::Array(targets.begin(), targets.end())},
+      {"bias", "none"},      {"inference_mode", true}};
+  write_file_atomically(join(directory, kConfig), json::dump(config, 2));
+}
+
+}  // namespace invar

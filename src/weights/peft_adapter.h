@@ -1,0 +1,50 @@
+// A low-rank adapter as PEFT saves it: a directory with adapter_config.json and
+// adapter_model.safetensors. What Invar does not compute is refused by its name, never left out.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "base/sha256.h"
+#include "base/thread_pool.h"
+#include "weights/tensor_source.h"
+
+namespace invar {
+
+constexpr int64_t kMostAdapterRank = 256;
+
+// What stands beside one matrix of the model: s B A.
+struct AdapterModule {
+  std::string name;  // of the module whose weight the matrix is: "model.layers.0.self_attn.q_proj"
+  int64_t inputs = 0, outputs = 0, rank = 0;
+  double scale = 1;  // s: alpha / rank, or alpha / sqrt(rank)
+  std::string a, b;  // its tensors: [rank][inputs], [outputs][rank]
+};
+
+class PeftAdapter {
+ public:
+  // Reads the configuration and what tensors there are. Throws Error.
+  explicit PeftAdapter(const std::string& directory);
+
+  const std::string& directory() const { return directory_; }
+  const std::vector<AdapterModule>& modules() const { return modules_; }  // sorted by name
+  int64_t most_rank() const;                                              // of its modules
+  const TensorSource& tensors() const { return *tensors_; }
+  // Reads all of it. Throws Error naming the tensor where a number is not finite.
+  Digest digest(ThreadPool& pool) const;
+
+ private:
+  std::string directory_;
+  std::unique_ptr<TensorSource> tensors_;
+  std::vector<AdapterModule> modules_;
+};
+
+// Writes such a directory. `tensors` has those of the modules under the names that they say; all
+// have the rank and the alpha. Throws Error.
+void write_peft_adapter(const std::string& directory, const std::vector<AdapterModule>& modules,
+                        int64_t rank, double alpha, const TensorSource& tensors, ThreadPool& pool);
+// The names of a module's A and B in such a file.
+std::string peft_name(const std::string& module, char which);
+
+}  // namespace invar

@@ -1,0 +1,114 @@
+// Adapters as PEFT saves them: what is understood, and what is refused by its name.
+#include "weights/peft_adapter.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <filesystem>
+
+#include "../support/adapter_files.h"
+#include "base/error.h"
+
+namespace invar {
+namespace {
+
+using testing_adapter::Adapter;
+using testing_adapter::Module;
+
+std::string directory() {
+  return (std::filesystem::path(::testing::TempDir()) /
+          ("peft_adapter_test_" + std::to_string(::getpid())))
+      .string();
+}
+
+const std::vector<Module> kModules = {{"model.layers.0.self_attn.q_proj", 12, 8},
+                                      {"model.layers.1.mlp.down_proj", 8, 20}};
+
+std::string refusal(const Adapter& adapter) {
+  try {
+    PeftAdapter(testing_adapter::write(directory(), kModules, adapter));
+  } catch (const Error& error) {
+    return error.what();
+  }
+  return "";
+}
+
+TEST(PeftAdapter, ItsModulesHaveRanksAndScales) {
+  const PeftAdapter plain(testing_adapter::write(directory(), kModules, {.rank = 4, .alpha = 6}));
+  ASSERT_EQ(plain.modules().size(), 2U);
+  EXPECT_EQ(plain.modules()[0].name, "model.layers.0.self_attn.q_proj");
+  EXPECT_EQ(plain.modules()[0].outputs, 12);
+  EXPECT_EQ(plain.modules()[1].inputs, 20);
+  EXPECT_EQ(plain.modules()[1].rank, 4);
+  EXPECT_EQ(plain.modules()[1].scale, 1.5);
+  const PeftAdapter by_root(testing_adapter::write(
+      directory(), kModules, {.rank = 4, .alpha = 6, .more = {{"use_rslora", true}}}));
+  EXPECT_EQ(by_root.modules()[0].scale, 3);
+  const PeftAdapter patterns(testing_adapter::write(
+      directory(), kModules,
+      {.rank = 4,
+       .alpha = 6,
+       .more = {{"r", 16},
+                {"rank_pattern", json::Object{{"q_proj", 4}, {"layers.1.mlp.down_proj", 4}}},
+                {"alpha_pattern", json::Object{{"^model.layers.1.mlp.down_proj", 20}}}}}));
+  EXPECT_EQ(patterns.modules()[0].scale, 1.5);
+  EXPECT_EQ(patterns.modules()[1].scale, 5);
+}
+
+TEST(PeftAdapter, ItsDigestIsOfTensorsAndScales) {
+  ThreadPool pool(2);
+  const auto digest = [&](const Adapter& adapter) {
+    return PeftAdapter(testing_adapter::write(directory(), kModules, adapter)).digest(pool);
+  };
+  const Digest first = digest({});
+  EXPECT_EQ(digest({}), first);
+  EXPECT_EQ(digest({.more = {{"lora_dropout", 0.1}, {"task_type", "X"}}}), first);
+  EXPECT_NE(digest({.seed = 2}), first);
+  EXPECT_NE(digest({.alpha = 9}), first);
+  EXPECT_NE(digest({.is_bf16 = true}), first);
+  EXPECT_THROW(digest({.size = INFINITY}), Error);
+}
+
+TEST(PeftAdapter, WhatIsNotComputedIsRefusedByItsName) {
+  const std::vector<std::pair<std::string, json::Value>> refused = {
+      {"use_dora", true},
+      {"modules_to_save", json::Array{"lm_head"}},
+      {"bias", "all"},
+      {"lora_bias", true},
+      {"fan_in_fan_out", true},
+      {"init_lora_weights", "pissa"},
+      {"layer_replication", json::Array{json::Array{0, 1}}},
+      {"target_parameters", json::Array{"mlp.experts.gate_up_proj"}},
+      {"trainable_token_indices", json::Array{1}},
+      {"alora_invocation_tokens", json::Array{1}},
+      {"a_key_of_tomorrow", 1}};
+  for (const auto& [key, value] : refused) {
+    const std::string said = refusal({.more = {{key, value}}});
+    EXPECT_NE(said.find(json::quoted(key)), said.npos) << said;
+  }
+  EXPECT_EQ(refusal({.more = {{"use_dora", false},
+                              {"modules_to_save", nullptr},
+                              {"init_lora_weights", true},
+                              {"a_key_of_tomorrow", nullptr}}}),
+            "");
+}
+
+TEST(PeftAdapter, AWrongOneIsRefused) {
+  EXPECT_NE(refusal({.more = {{"peft_type", "IA3"}}}), "");
+  EXPECT_NE(refusal({.more = {{"r", 5}}}), "");
+  EXPECT_NE(refusal({.rank = 300}), "");
+  EXPECT_NE(refusal({.more = {{"lora_alpha", "x"}}}), "");
+  EXPECT_NE(refusal({.more = {{"rank_pattern", json::Object{{"(a+)+b", 4}}}}}), "");
+  EXPECT_THROW(PeftAdapter(directory() + "/none"), Error);
+  testing_adapter::Tensors other;
+  other.add("base_model.model.lm_head.weight", {2, 2}, {1, 2, 3, 4});
+  other.write(std::filesystem::path(directory()) / "adapter_model.safetensors");
+  EXPECT_THROW(PeftAdapter{directory()}, Error);
+  testing_adapter::Tensors half;
+  half.add("base_model.model.a.lora_A.weight", {4, 2}, std::vector<float>(8));
+  half.write(std::filesystem::path(directory()) / "adapter_model.safetensors");
+  EXPECT_THROW(PeftAdapter{directory()}, Error);
+}
+
+}  // namespace
+}  // namespace invar
