@@ -41,7 +41,7 @@ void check_options(const SchedulerOptions& o, const BlockPool& pool) {
 }  // namespace
 
 Scheduler::Scheduler(const SchedulerOptions& options, BlockPool& pool, PrefixCache* cache)
-    : options_(options), pool_(pool), cache_(cache) {
+    : options_(options), pool_(pool), cache_(cache), queue_(options.urgent_take_slots) {
   check_options(options, pool);
   shortest_.reserve(static_cast<size_t>(options.max_num_seqs));
   for (int32_t cell = options.max_num_seqs; --cell >= 0;) free_cells_.push_back(cell);

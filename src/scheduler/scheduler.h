@@ -44,7 +44,8 @@ struct SchedulerOptions {
   bool splits_decodes = false;
   std::optional<ChunkSchedule> chunk_schedule;
   // Who waits takes places and blocks of residents that the queue's rank puts behind it; these wait
-  // again. Else who is admitted stays.
+  // again. Else who is admitted stays. Ranks are then places among the answers of one owner: of
+  // these, too, a short one may come before a long one (or_the_oldest).
   bool urgent_take_slots = false;
   // Layers have a state of each sequence. Chunks of prompts then end at boundaries
   // (kv/cell_placement.h), so that a step crosses few of them.

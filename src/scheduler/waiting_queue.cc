@@ -13,7 +13,7 @@ void WaitingQueue::add(int32_t sequence, int64_t rank, int32_t rows, int64_t arr
   ++size_;
   by_age_.push_back({{rank, 0, arrival}, last_ticket_, sequence});
   std::push_heap(by_age_.begin(), by_age_.end());
-  by_size_.push_back({{rank, rows, arrival}, last_ticket_, sequence});
+  by_size_.push_back({{sizes_of_all_ ? 0 : rank, rows, arrival}, last_ticket_, sequence});
   std::push_heap(by_size_.begin(), by_size_.end());
 }
 

@@ -1,4 +1,5 @@
-// The sequences that wait to be admitted, in two orders: by age and by size, both behind a rank.
+// The sequences that wait to be admitted, in two orders: by age behind a rank, and by size, behind
+// that rank or whatever it is.
 #pragma once
 
 #include <cstddef>
@@ -12,13 +13,16 @@ namespace invar {
 // that leaving takes as long however many wait.
 class WaitingQueue {
  public:
+  // Whether sizes are compared among all, and not among those of one rank only.
+  explicit WaitingQueue(bool sizes_of_all = false) : sizes_of_all_(sizes_of_all) {}
   // `sequence` is a small number that names it. `rows` is what it has to compute, `arrival` differs
   // from that of all others.
   void add(int32_t sequence, int64_t rank, int32_t rows, int64_t arrival);
   void remove(int32_t sequence);
 
   int32_t size() const { return size_; }
-  // Of those with the smallest rank the oldest or the one of the fewest rows; -1 when nobody waits.
+  // Of those with the smallest rank the oldest; of these or of all the one of the fewest rows; -1
+  // when nobody waits.
   int32_t oldest();
   int32_t shortest();
   // The first so many by rank and age.
@@ -38,6 +42,7 @@ class WaitingQueue {
   int32_t head(Heap& heap);
   void forget_stale(Heap& heap);
 
+  const bool sizes_of_all_;
   Heap by_age_, by_size_;
   std::vector<int64_t> tickets_;  // by sequence: of its valid entries; 0: it does not wait
   int64_t last_ticket_ = 0;

@@ -200,6 +200,24 @@ TEST(Sarathi, TheHeadOfTheQueueWaitsForItsWholePromptAboveTheWatermark) {
   EXPECT_EQ(step(*scheduler), (Rows{{1, 1}, {4, 1}}));
 }
 
+// Where ranks are places among one owner's answers, the owner's short one does not wait for its
+// long ones. Without that, ranks are what users say: strict.
+TEST(Sarathi, AnOwnersShortPromptDoesNotWaitForItsLongOnes) {
+  for (const bool are_places : {true, false}) {
+    BlockPool pool(1000, 32);
+    SchedulerOptions o = options(64, 16, 2000);
+    o.urgent_take_slots = are_places;
+    const auto scheduler = make_scheduler(o, pool);
+    for (int id = 1; id <= 4; ++id) scheduler->add({.id = id, .tokens = 640, .priority = id - 1});
+    EXPECT_EQ(step(*scheduler), (Rows{{1, 64}}));
+    scheduler->add({.id = 9, .tokens = 20, .priority = 4});
+    const auto steps = first_tokens(*scheduler, {1, 2, 3, 4, 9});
+    EXPECT_EQ(steps.at(9) == 1, are_places) << steps.at(9);
+    EXPECT_LE(steps.at(1), 11) << "and the first of them goes on";
+    EXPECT_EQ(steps.size(), 5u);
+  }
+}
+
 // Nobody is kept waiting for room that an empty pool could only keep to itself.
 TEST(Scheduler, APromptThatFillsAnIdlePoolIsAdmitted) {
   for (const std::string& policy : scheduler_names())
