@@ -11,7 +11,6 @@ namespace {
 
 constexpr ForeignField kFields[] = {
     // OpenAI
-    {"suffix", "\"\""},
     {"best_of", "1", "all n answers are given"},
     {"functions", "[]", "ask for \"tools\""},
     {"function_call", "\"none\"|\"auto\"", "ask for \"tool_choice\""},

@@ -11,6 +11,8 @@ namespace {
 constexpr std::string_view kDescribing[] = {"user",        "metadata",          "instructions",
                                             "system",      "safety_identifier", "prompt_cache_key",
                                             "service_tier"};
+// What a prompt is made of beside "prompt".
+constexpr std::string_view kOfPrompt[] = {"suffix", "input_prefix", "input_suffix"};
 constexpr std::string_view kOfItems[] = {
     "type",   "role", "content", "call_id",           "name",   "arguments", "output", "id",
     "status", "text", "summary", "encrypted_content", "refusal"};
@@ -45,11 +47,14 @@ json::Value kept_body(const json::Value& body, const Request& request) {
   for (const auto& [key, value] : body.as_object()) {
     if (among(key, kDescribing) || std::ranges::find(request.ignored, key) != request.ignored.end())
       continue;
+    if (key == "input_extra") continue;
     // Readers want one: its tokens stand elsewhere.
     if (key == "messages")
       kept.set(key, json::Array{json::Object{{"role", "user"}, {"content", ""}}});
     else if (key == "input" || (key == "prompt" && !request.echo))
       kept.set(key, "");
+    else if (among(key, kOfPrompt))  // whether there is one says how the body is read
+      kept.set(key, value == json::Value("") ? "" : ".");
     else
       kept.set(key, value);
   }

@@ -23,7 +23,17 @@
 
 namespace invar::openai {
 
-enum class Endpoint { completions, chat, responses, messages };  // the last is Anthropic's
+// The fourth is Anthropic's; the next two are Ollama's, the last two llama.cpp's.
+enum class Endpoint {
+  completions,
+  chat,
+  responses,
+  messages,
+  ollama_chat,
+  ollama_generate,
+  llama_completion,
+  llama_infill
+};
 
 // What requests are read against.
 struct Context {
@@ -92,6 +102,8 @@ struct Request {
   bool logits_hash = true;    // of each choice
   bool receipt = false;       // of each choice, which
   bool receipt_only = false;  // nothing but them is shown
+  // Of llama.cpp's: which fields the answer has; empty: all.
+  std::vector<std::string> shown_fields;
   // makes for answer i when it is over; set by whoever has a key.
   std::function<json::Value(const TextAnswer& answer, size_t i)> make_receipt;
 

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "frontend/answer_builder.h"
+#include "frontend/answer_times.h"
 #include "frontend/call_reader.h"
 #include "frontend/openai.h"
 #include "speculative/prediction.h"
@@ -24,6 +25,8 @@ class StreamWriter {
   virtual void push_prompt(size_t, const PromptOutput&) {}
   // How many tokens of answer i's prompt the prefix cache had; before its first token.
   virtual void set_cached(size_t i, int64_t tokens) = 0;
+  // How long its parts took so far, for protocols that show it; before each `push`.
+  virtual void set_times(const AnswerTimes&) {}
   // Before the first token of answer i: what push_prompt said comes once more.
   virtual void restart(size_t) {}
   // Answer i goes on with other weights from token number `first` on.

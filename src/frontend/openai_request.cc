@@ -7,7 +7,10 @@
 #include "base/json_values.h"
 #include "frontend/anthropic.h"
 #include "frontend/body_fields.h"
+#include "frontend/fill_in_middle.h"
 #include "frontend/foreign_fields.h"
+#include "frontend/llama_server.h"
+#include "frontend/ollama.h"
 #include "frontend/openai.h"
 #include "frontend/openai_sampling.h"
 #include "frontend/request_limits.h"
@@ -59,7 +62,7 @@ constexpr std::string_view kCommonFields[] = {"model",
                                               "return_routed_experts",
                                               "cache_salt",
                                               "priority"};
-constexpr std::string_view kCompletionFields[] = {"prompt", "echo"};
+constexpr std::string_view kCompletionFields[] = {"prompt", "suffix", "echo"};
 constexpr std::string_view kChatFields[] = {"messages",
                                             "tools",
                                             "tool_choice",
@@ -193,11 +196,21 @@ class Reader {
   void read_prompts(Request& request) const {
     const json::Value* prompt = fields_.find("prompt");
     if (!prompt) fail_usage("expected \"prompt\" in \"body\"");
+    if (const json::Value* suffix = fields_.find("suffix"); suffix && *suffix != json::Value(""))
+      return request.prompts.push_back(read_middle(*prompt, text_of(*suffix, "suffix")));
     const bool many = prompt->is_array() && !prompt->as_array().empty() &&
                       !first_of(prompt->as_array()).is_number();
     if (!many) return request.prompts.push_back(read_prompt(*prompt));
     for (const json::Value& one : list_of(*prompt, "prompts", kMaxPrompts))
       request.prompts.push_back(read_prompt(one));
+  }
+
+  // A text whose middle is asked for: what stands before it, and behind it.
+  Prompt read_middle(const json::Value& prompt, const std::string& suffix) const {
+    if (fields_.read_flag("echo", false)) fail_usage("expected no echo beside suffix, found true");
+    const std::string& prefix = text_of(prompt, "prompt");
+    const json::Value ids = middle_prompt(context_, {.prefix = prefix, .suffix = suffix});
+    return token_ids_of(ids, "token ids in prompt", context_.vocab);
   }
 
   Prompt read_prompt(const json::Value& prompt) const {
@@ -645,6 +658,40 @@ Request read_response(const json::Value& body, const Context& context) {
   }
 }
 
+// Ollama's, of /api/chat or /api/generate.
+Request read_ollama(const json::Value& body, Endpoint endpoint, const Context& context) {
+  RequestWarnings warnings;
+  ollama::Generated made;
+  if (endpoint == Endpoint::ollama_chat)
+    made.body = ollama::chat_body_of(body, context, warnings);
+  else
+    made = ollama::generate_body_of(body, context, warnings);
+  Request request =
+      Reader(made.body, context, true)
+          .read(made.is_chat ? Endpoint::chat : Endpoint::completions, std::move(warnings));
+  if (request.answers() != 1) fail_usage("expected one prompt, found {}", request.answers());
+  request.endpoint = endpoint;
+  return request;
+}
+
+// llama.cpp's, of /completion or /infill.
+Request read_llama(const json::Value& body, Endpoint endpoint, const Context& context) {
+  RequestWarnings warnings;
+  const json::Value made = endpoint == Endpoint::llama_infill
+                               ? llama_server::infill_body_of(body, context, warnings)
+                               : llama_server::completion_body_of(body, context, warnings);
+  Request request = Reader(made, context, true).read(Endpoint::completions, std::move(warnings));
+  if (request.base.params.n != 1) fail_usage("expected n as 1, found {}", request.base.params.n);
+  if (request.stream && request.answers() != 1)
+    fail_usage("expected one prompt of a stream, found {}", request.answers());
+  llama_server::Shown shown = llama_server::shown_of(body);
+  request.prompt_only = shown.computes_nothing;
+  request.token_ids = shown.token_ids;
+  request.shown_fields = std::move(shown.fields);
+  request.endpoint = endpoint;
+  return request;
+}
+
 // Before anything of it is copied.
 void check_conversation(const json::Value& body, const Context& context) {
   size_t bytes = 0;
@@ -681,6 +728,10 @@ Request parse_request(const json::Value& body, Endpoint endpoint, const Context&
       fail_usage("previous_response_id needs a server with a journal");
     return request;
   }
+  if (endpoint == Endpoint::ollama_chat || endpoint == Endpoint::ollama_generate)
+    return read_ollama(body, endpoint, context);
+  if (endpoint == Endpoint::llama_completion || endpoint == Endpoint::llama_infill)
+    return read_llama(body, endpoint, context);
   return Reader(body, context).read(endpoint);
 }
 

@@ -23,14 +23,22 @@ constexpr size_t kMaxNames = 1 << 17;   // of all its objects
 openai::Endpoint endpoint_of(const std::string& path) {
   if (path == "/v1/responses") return openai::Endpoint::responses;
   if (path == "/v1/messages") return openai::Endpoint::messages;
+  if (path == "/api/chat") return openai::Endpoint::ollama_chat;
+  if (path == "/api/generate") return openai::Endpoint::ollama_generate;
+  if (path == "/completion") return openai::Endpoint::llama_completion;
+  if (path == "/infill") return openai::Endpoint::llama_infill;
   return path == "/v1/chat/completions" ? openai::Endpoint::chat : openai::Endpoint::completions;
 }
 
 const char* id_prefix(openai::Endpoint endpoint) {
   switch (endpoint) {
     case openai::Endpoint::completions:
+    case openai::Endpoint::ollama_generate:
+    case openai::Endpoint::llama_completion:
+    case openai::Endpoint::llama_infill:
       return "cmpl-";
     case openai::Endpoint::chat:
+    case openai::Endpoint::ollama_chat:
       return "chatcmpl-";
     case openai::Endpoint::responses:
       return "resp_";
@@ -65,8 +73,16 @@ bool names(std::string_view pattern, std::string_view name) {
 }
 
 const char* prompt_field(openai::Endpoint endpoint) {
-  if (endpoint == openai::Endpoint::completions) return "prompt";
-  return endpoint == openai::Endpoint::responses ? "input" : "messages";
+  switch (endpoint) {
+    case openai::Endpoint::responses:
+      return "input";
+    case openai::Endpoint::chat:
+    case openai::Endpoint::messages:
+    case openai::Endpoint::ollama_chat:
+      return "messages";
+    default:
+      return "prompt";
+  }
 }
 
 json::Value parse_body(const std::string& body) {
@@ -245,7 +261,10 @@ std::vector<int32_t> Admission::encode(const openai::Request& request,
 }
 
 void Admission::check_model(const std::string& name) const {
-  const auto is_it = [&](const std::string& served) { return names(served, name); };
+  // Ollama's clients leave the tag out or add it.
+  const auto is_it = [&](const std::string& served) {
+    return names(served, name) || names(served, name + ":latest");
+  };
   if (name.empty() || std::ranges::any_of(model_.names, is_it)) return;
   throw ApiError{404, fmt::format("the model {} does not exist", json::quoted(name)),
                  "model_not_found", "model"};

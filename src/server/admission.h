@@ -12,6 +12,7 @@
 #include "frontend/receipt.h"
 #include "http.h"
 #include "journal/journal.h"
+#include "model_card.h"
 
 namespace invar::server {
 
@@ -22,6 +23,7 @@ enum class Relevance : uint8_t { likelihood, cosine, cross };
 // What requests are read against; fixed while the server runs.
 struct ServedModel {
   std::vector<std::string> names;  // under which clients may ask for it; the first is shown
+  ModelCard card;
   const Tokenizer* tokenizer = nullptr;
   const ChatTemplate* chat = nullptr;                  // null: the model has none, because
   std::string no_chat;                                 // of this sentence
@@ -44,6 +46,9 @@ struct ServedModel {
   // Digests of tokenizer, template and defaults; the rest is the backend's.
   ReceiptModel texts;
 };
+
+// What it can do, by Ollama's words: completion, tools, thinking, insert, embedding.
+std::vector<std::string> capabilities_of(const ServedModel& model);
 
 struct Admitted {
   JournalEntry entry;

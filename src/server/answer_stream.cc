@@ -5,10 +5,21 @@
 #include "base/ends.h"
 #include "errors.h"
 #include "frontend/failure.h"
+#include "frontend/llama_server.h"
+#include "frontend/ollama.h"
 
 namespace invar::server {
 
 namespace {
+
+bool is_ollama(openai::Endpoint endpoint) {
+  return endpoint == openai::Endpoint::ollama_chat || endpoint == openai::Endpoint::ollama_generate;
+}
+
+bool is_llama(openai::Endpoint endpoint) {
+  return endpoint == openai::Endpoint::llama_completion ||
+         endpoint == openai::Endpoint::llama_infill;
+}
 
 json::Value receipts_of(const openai::Request& request, const std::vector<TextAnswer>& answers) {
   json::Array all;
@@ -17,12 +28,17 @@ json::Value receipts_of(const openai::Request& request, const std::vector<TextAn
 }
 
 json::Value body_of(const openai::Request& request, const std::vector<TextAnswer>& answers,
-                    const Tokenizer& tokenizer, const openai::Head& head) {
+                    const Tokenizer& tokenizer, const openai::Head& head,
+                    const AnswerTimes& times) {
   if (request.receipt_only) return receipts_of(request, answers);
   if (request.endpoint == openai::Endpoint::responses)
     return openai::response_body(request, first_of(answers), head);
   if (request.endpoint == openai::Endpoint::messages)
     return anthropic::message_body(request, first_of(answers), head);
+  if (is_ollama(request.endpoint))
+    return ollama::answer_body(request, first_of(answers), tokenizer, head, times);
+  if (is_llama(request.endpoint))
+    return llama_server::answer_body(request, answers, tokenizer, head, times);
   return openai::answer_body(request, answers, tokenizer, &head);
 }
 
@@ -98,6 +114,10 @@ std::unique_ptr<openai::StreamWriter> AnswerStream::make_writer() const {
     return std::make_unique<openai::ResponseWriter>(admitted_.head, request, size, tokenizer_);
   if (request.endpoint == openai::Endpoint::messages)
     return std::make_unique<anthropic::MessageWriter>(admitted_.head, request, size, tokenizer_);
+  if (is_ollama(request.endpoint))
+    return std::make_unique<ollama::LineWriter>(admitted_.head, request, size, tokenizer_);
+  if (is_llama(request.endpoint))
+    return std::make_unique<llama_server::EventWriter>(admitted_.head, request, size, tokenizer_);
   return std::make_unique<openai::EventWriter>(admitted_.head, request, prompts, tokenizer_);
 }
 
@@ -112,7 +132,8 @@ void AnswerStream::remember_output(const TextAnswer& answer) {
 void AnswerStream::begin() {
   if (!writer_ || over_) return;
   begun_ = true;
-  HttpReply head{.type = "text/event-stream; charset=utf-8"};
+  const bool has_lines = is_ollama(admitted_.request.endpoint);
+  HttpReply head{.type = has_lines ? "application/x-ndjson" : "text/event-stream; charset=utf-8"};
   head.headers = {{"Cache-Control", "no-cache"}, {"X-Accel-Buffering", "no"}};
   exchange_->stream(std::move(head), shared_from_this());
 }
@@ -157,6 +178,7 @@ bool AnswerStream::is_over(size_t index) const {
 void AnswerStream::push_waiting(std::string& out) {
   size_t written = out.size();
   try {
+    writer_->set_times(shown_times());
     for (const auto& [index, output] : waiting_) {
       writer_->push(index, output, out);
       written = out.size();
@@ -239,7 +261,20 @@ void AnswerStream::finish() {
     auto pieces = openai::answer_pieces(request, std::move(answers), tokenizer_, admitted_.head);
     return exchange_->stream({}, std::make_shared<LongBody>(std::move(pieces), streams_.on_large));
   }
-  exchange_->reply({.body = json::dump(body_of(request, answers, tokenizer_, admitted_.head))});
+  exchange_->reply(
+      {.body = json::dump(body_of(request, answers, tokenizer_, admitted_.head, shown_times()))});
+}
+
+AnswerTimes AnswerStream::shown_times() const {
+  const auto between = [](Clock::time_point begin, Clock::time_point end) {
+    return std::max<int64_t>(
+        0, std::chrono::duration_cast<std::chrono::nanoseconds>(end - begin).count());
+  };
+  const auto arrival = exchange_->arrival;
+  if (tokens_ == 0) return {.total_ns = between(arrival, Clock::now())};
+  return {.total_ns = between(arrival, Clock::now()),
+          .prompt_ns = between(std::max(arrival, times_.scheduled), times_.first_token),
+          .answer_ns = between(times_.first_token, times_.last_token)};
 }
 
 }  // namespace invar::server

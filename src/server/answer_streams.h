@@ -12,6 +12,7 @@
 #include "backend.h"
 #include "embedding.h"
 #include "errors.h"
+#include "frontend/answer_times.h"
 #include "frontend/anthropic.h"
 #include "frontend/openai_events.h"
 #include "frontend/responses.h"
@@ -58,6 +59,8 @@ class AnswerStream : public BodySource, public std::enable_shared_from_this<Answ
   // Ends it before its time with an error.
   void cut_off(const ApiError& error, Outcome outcome = Outcome::aborted);
   void push_waiting(std::string& out);
+  // So far.
+  AnswerTimes shown_times() const;
   // Or with what there is of it.
   void abort();
   // What was said of a prompt whose answer has not begun is said again.

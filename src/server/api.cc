@@ -39,6 +39,7 @@ Server::Server(const ServerOptions& options, const ServedModel& model, Backend& 
           }) {
   if (!options.step_trace.empty()) streams_.trace.emplace(options.step_trace);
   if (!options.request_log.empty()) streams_.request_log.emplace(options.request_log);
+  if (!options.batch_file.empty()) open_batches();
   if (options.lab) lab_own_ = options.lab->settings();
   streams_.on_large = [this] { trim_memory(); };
   http_.on_calm([this] { trim_memory(); });
@@ -60,6 +61,7 @@ void Server::run() {
       pool_.post({FairPool::Kind::slow, FairPool::kServer},
                  [=, this] { resume_unfinished(lease); });
     });
+  if (batches_) batches_->resume();
   http_.on_readable(signals_.file(), [this] { stop(); });
   http_.run();
   if (!engine_failure_.empty()) throw EngineFailed(engine_failure_);
@@ -152,7 +154,7 @@ void Server::route(const std::shared_ptr<Exchange>& exchange) {
 const Server::Route* Server::find_route(const HttpRequest& request, HttpReply& otherwise) const {
   check_page(request);
   std::string allowed;
-  for (const auto* table : {&routes(), &trainer_routes()})
+  for (const auto* table : {&routes(), &trainer_routes(), &tool_routes()})
     for (const Route& route : *table) {
       if (!route.matches(request.path)) continue;
       const bool is_head = request.method == "HEAD" && std::string_view(route.method) == "GET";

@@ -15,6 +15,7 @@
 #include "answer_streams.h"
 #include "auth.h"
 #include "backend.h"
+#include "batches.h"
 #include "embedding.h"
 #include "errors.h"
 #include "fair_pool.h"
@@ -41,6 +42,7 @@ struct ServerOptions {
   std::chrono::milliseconds request_timeout{0};  // longest for an answer; 0: no limit
   int64_t journal_keep = 7 * 24 * 3600;          // seconds for which lines that have ended are kept
   std::string step_trace, request_log;           // files (StepTrace, RequestLog); empty: none
+  std::string batch_file;                        // of BatchStore, beside the journal; empty: none
   Lab* lab = nullptr;  // --lab: clients may change the engine; outlives the server
 };
 
@@ -64,6 +66,7 @@ class Server {
   struct Route;
   static const std::vector<Route>& routes();
   static const std::vector<Route>& trainer_routes();
+  static const std::vector<Route>& tool_routes();  // of Ollama's clients and llama.cpp's
 
   void stop();
   // The refusal of a request whose body is not worth reading, or how large that may be.
@@ -146,6 +149,39 @@ class Server {
   void update_weights(std::shared_ptr<Exchange> exchange);
   void finish_update(std::shared_ptr<Exchange> exchange);
   void refuse_transport(std::shared_ptr<Exchange> exchange);
+  // Of Ollama's clients.
+  void ollama_answer(std::shared_ptr<Exchange> exchange);
+  void ollama_tags(std::shared_ptr<Exchange> exchange);
+  void ollama_ps(std::shared_ptr<Exchange> exchange);
+  void ollama_show(std::shared_ptr<Exchange> exchange);
+  void ollama_version(std::shared_ptr<Exchange> exchange);
+  void ollama_embed(std::shared_ptr<Exchange> exchange);
+  void refuse_library(std::shared_ptr<Exchange> exchange);
+  json::Value ollama_model(const std::string& name) const;
+  // OpenAI's files and batches.
+  void add_file(std::shared_ptr<Exchange> exchange);
+  void list_files(std::shared_ptr<Exchange> exchange);
+  void show_file(std::shared_ptr<Exchange> exchange);
+  void file_content(std::shared_ptr<Exchange> exchange);
+  void remove_file(std::shared_ptr<Exchange> exchange);
+  void add_batch(std::shared_ptr<Exchange> exchange);
+  void list_batches(std::shared_ptr<Exchange> exchange);
+  void show_batch(std::shared_ptr<Exchange> exchange);
+  void cancel_batch(std::shared_ptr<Exchange> exchange);
+  void open_batches();
+  // A line of a batch, on its way to the endpoint's function.
+  void ask_line(const std::shared_ptr<Exchange>& exchange);
+  // The store, where there is a journal beside it; what is in it and the request's owner's. Throw
+  // ApiError.
+  BatchStore& store() const;
+  StoredFile own_file(const HttpRequest& request, const std::string& id) const;
+  Batch own_batch(const HttpRequest& request, const std::string& id) const;
+  Batch new_batch(const HttpRequest& request) const;
+  // Of llama.cpp's, and of evaluations.
+  void props(std::shared_ptr<Exchange> exchange);
+  void slots_in_use(std::shared_ptr<Exchange> exchange);
+  void apply_template(std::shared_ptr<Exchange> exchange);
+  void tokenizer_info(std::shared_ptr<Exchange> exchange);
   void page(std::shared_ptr<Exchange> exchange);
   void engine(std::shared_ptr<Exchange> exchange);
   void change_engine(std::shared_ptr<Exchange> exchange);
@@ -236,6 +272,7 @@ class Server {
   NumbersAsked vectors_asked(const HttpRequest& request, const json::Value& body) const;
   NumbersAsked ranks_asked(const HttpRequest& request, const json::Value& body) const;
   NumbersAsked scores_asked(const HttpRequest& request, const json::Value& body) const;
+  NumbersAsked ollama_vectors_asked(const HttpRequest& request, const json::Value& body) const;
   NumbersAsked decisions_asked(const HttpRequest& request, const json::Value& body) const;
   void embed(const std::shared_ptr<Embedding>& embedding);
   void begin(const std::shared_ptr<Embedding>& embedding);
@@ -290,6 +327,8 @@ class Server {
   const StopSignals signals_;        // caught from the first word on that says that it serves
   HttpServer http_;
   AnswerStreams streams_;
+  std::unique_ptr<BatchStore> store_;  // null: there is no journal
+  std::unique_ptr<Batches> batches_;
   // Goes after the workers, who ask the backend, and before the answers, to which it speaks.
   struct BackendStopper {
     Backend& backend;

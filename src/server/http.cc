@@ -35,6 +35,22 @@ void run_task(const std::function<void()>& task) {
   }
 }
 
+void listen(tcp::acceptor& acceptor, const HttpOptions& options) {
+  error_code error;
+  const auto address =
+      asio::ip::make_address(options.host == "localhost" ? "127.0.0.1" : options.host, error);
+  if (error) fail_usage("expected an IP address to listen on, found \"{}\"", options.host);
+  const tcp::endpoint endpoint(address, static_cast<uint16_t>(options.port));
+  acceptor.open(endpoint.protocol());
+  acceptor.set_option(asio::socket_base::reuse_address(true));
+  acceptor.bind(endpoint, error);
+  if (!error) acceptor.listen(asio::socket_base::max_listen_connections, error);
+  if (error == asio::error::address_in_use)
+    fail("cannot listen on {}:{}: another program does; --port names another port, 0 a free one",
+         options.host, options.port);
+  if (error) fail("cannot listen on {}:{}: {}", options.host, options.port, error.message());
+}
+
 }  // namespace
 
 struct HttpServer::Impl final : ConnectionOwner {
@@ -43,19 +59,6 @@ struct HttpServer::Impl final : ConnectionOwner {
                         BodyRoom(options.max_bodies_bytes)},
         acceptor(io),
         pause(io) {}
-
-  void listen() {
-    error_code error;
-    const auto address =
-        asio::ip::make_address(options.host == "localhost" ? "127.0.0.1" : options.host, error);
-    if (error) fail_usage("expected an IP address to listen on, found \"{}\"", options.host);
-    const tcp::endpoint endpoint(address, static_cast<uint16_t>(options.port));
-    acceptor.open(endpoint.protocol());
-    acceptor.set_option(asio::socket_base::reuse_address(true));
-    acceptor.bind(endpoint, error);
-    if (!error) acceptor.listen(asio::socket_base::max_listen_connections, error);
-    if (error) fail("cannot listen on {}:{}: {}", options.host, options.port, error.message());
-  }
 
   asio::awaitable<void> accept() {
     while (acceptor.is_open()) {
@@ -88,7 +91,13 @@ HttpServer::HttpServer(const HttpOptions& options, Gate gate, Handler handler, R
   }
   if (!options.certificate_file.empty())
     impl_->tls = make_tls(options.certificate_file, options.key_file);
-  impl_->listen();
+  listen(impl_->acceptor, options);
+}
+
+void HttpServer::expect_free(const HttpOptions& options) {
+  asio::io_context io;
+  tcp::acceptor acceptor(io);
+  listen(acceptor, options);
 }
 
 HttpServer::~HttpServer() = default;

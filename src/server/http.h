@@ -20,6 +20,8 @@ struct HttpRequest {
   std::string method, path, query;  // the path is as sent, without the query
   Headers headers;                  // names in lower case
   std::string body;
+  // Whose answer it asks for, where the server asks itself; no client's request has it.
+  std::string asks_for = {};
 
   // The header's value, or nullptr.
   const std::string* header(std::string_view lower_case_name) const;
@@ -105,6 +107,10 @@ class HttpServer {
   // Listens. Throws Error when the address cannot be had.
   HttpServer(const HttpOptions& options, Gate gate, Handler handler, Refusal refusal);
   ~HttpServer();
+
+  // Throws as the constructor does where its address cannot be had, which a server finds out before
+  // it loads a model.
+  static void expect_free(const HttpOptions& options);
 
   int port() const;
   // Serves until `stop`, then until every answer that has begun is sent.

@@ -44,11 +44,18 @@ void Server::metrics(std::shared_ptr<Exchange> exchange) {
 }
 
 json::Value Server::model_object(const std::string& name) const {
+  const std::vector<std::string> capabilities = capabilities_of(model_);
   return json::Object{{"id", name},
                       {"object", "model"},
                       {"created", started_},
                       {"owned_by", "invar"},
                       {"root", first_of(model_.names)},
+                      {"capabilities", json::Array(capabilities.begin(), capabilities.end())},
+                      {"system_fingerprint", admission_.fingerprint()},
+                      {"meta", json::Object{{"n_params", model_.card.parameters},
+                                            {"size", model_.card.bytes},
+                                            {"family", model_.card.family},
+                                            {"weights", model_.card.weights}}},
                       {"max_model_len", static_cast<int64_t>(backend_.facts().max_model_len)}};
 }
 

@@ -142,6 +142,7 @@ void Server::forget_old_lines() {
   if (now < next_forgetting_) return;
   next_forgetting_ = now + 3600;
   journal_->forget_before(now - options_.journal_keep);
+  if (store_) store_->forget_before(now - options_.journal_keep);
 }
 
 }  // namespace invar::server

@@ -2,78 +2,12 @@
 
 #include <algorithm>
 
+#include "doors.h"
+
 namespace invar::server {
 
-namespace {
-
-using Body = Door::Body;
-
-constexpr Door kFixed = {.name = "fixed",
-                         .body = Body::small,
-                         .read_while_serving = true,
-                         .takes_slots = false,
-                         .place = "none: as much work whatever is asked",
-                         .memory = "its reply"};
-constexpr Door kChange = {.name = "change",
-                          .body = Body::small,
-                          .read_while_serving = true,
-                          .takes_slots = false,
-                          .place = "one change of the engine at a time; the next is refused (409)",
-                          .memory = "its reply"};
-constexpr Door kRefused = {.name = "refused",
-                           .body = Body::whole,
-                           .read_while_serving = false,
-                           .takes_slots = false,
-                           .place = "none: it is answered by a sentence",
-                           .memory = "its body, which nobody reads"};
-constexpr Door kAnswer = {
-    .name = "answer",
-    .body = Body::whole,
-    .read_while_serving = false,
-    .takes_slots = true,
-    .place = "a place for each choice of each prompt, ranked by key",
-    .memory = "its prompts and parameters, before they are kept (`--max-queued-mib`)"};
-constexpr Door kEmbedding = {
-    .name = "embedding",
-    .body = Body::whole,
-    .read_while_serving = false,
-    .takes_slots = true,
-    .place = "a place for each text, 32 at most, ranked by key",
-    .memory = "its texts, vectors and answer, before it is computed (`--max-queued-mib`)"};
-constexpr Door kScore = {
-    .name = "score",
-    .body = Body::whole,
-    .read_while_serving = false,
-    .takes_slots = true,
-    .place =
-        "a place for each token or text that is computed at the same time, 32 at most, ranked "
-        "by key",
-    .memory = "its prompts and answer, before it is computed (`--max-queued-mib`)"};
-constexpr Door kTokens = {
-    .name = "tokens",
-    .body = Body::tokens,
-    .read_while_serving = false,
-    .takes_slots = false,
-    .place = "at most 512 of one key wait for the pool",
-    .memory = "32 bytes for each byte of the body, until it is answered (`--max-queued-mib`)"};
-constexpr Door kKept = {
-    .name = "kept answer",
-    .body = Body::small,
-    .read_while_serving = false,
-    .takes_slots = false,
-    .place = "at most 512 of one key wait for the pool; then those of an answer",
-    .memory = "what the journal has of it, one at a time on each thread of the pool"};
-constexpr Door kLine = {
-    .name = "kept line",
-    .body = Body::small,
-    .read_while_serving = false,
-    .takes_slots = false,
-    .place = "at most 512 of one key wait for the pool",
-    .memory = "what the journal has of it, one at a time on each thread of the pool"};
-
-}  // namespace
-
 const std::vector<Server::Route>& Server::routes() {
+  using namespace doors;
   using enum Keys::Need;
   using Rest = Route::Rest;
   static const std::vector<Route> kRoutes = {
@@ -126,6 +60,7 @@ const std::vector<Server::Route>& Server::routes() {
 // What RL stacks ask for, under the names of theirs (docs/rl_stacks.md). Whoever may change the
 // weights may also stop the answers.
 const std::vector<Server::Route>& Server::trainer_routes() {
+  using namespace doors;
   using enum Keys::Need;
   static const std::vector<Route> kRoutes = {
       // SGLang's: slime.
@@ -179,12 +114,11 @@ const std::vector<Server::Route>& Server::trainer_routes() {
 
 std::vector<DoorRow> Server::doors() {
   std::vector<DoorRow> rows;
-  for (const auto* table : {&routes(), &trainer_routes()})
+  for (const auto* table : {&routes(), &trainer_routes(), &tool_routes()})
     for (const Route& route : *table) {
       std::string path = route.path;
       if (route.rest != PathRest::none) path += route.rest == PathRest::name ? "{name}" : "{id}";
-      if (route.rest == PathRest::input_items) path += "/input_items";
-      if (route.rest == PathRest::cancel) path += "/cancel";
+      if (const char* word = word_of(route.rest)) path += std::string("/") + word;
       rows.push_back({route.method, path, route.door});
     }
   return rows;
@@ -193,11 +127,11 @@ std::vector<DoorRow> Server::doors() {
 size_t Server::most_body(const Route& route) const {
   const size_t all = options_.http.max_body_bytes;
   switch (route.door.body) {
-    case Body::small:
+    case Door::Body::small:
       return std::min(all, Door::kSmall);
-    case Body::tokens:
+    case Door::Body::tokens:
       return std::min(all, admission_.most_counted_body());
-    case Body::whole:
+    case Door::Body::whole:
       return all;
   }
   return all;

@@ -9,18 +9,25 @@
 
 namespace invar::server {
 
-// How a path may go on: with the id of an answer, with that and the word of what is kept beside it,
-// or with a name that may have slashes.
-enum class PathRest { none, id, input_items, cancel, name };
+// How a path may go on: with an id, with that and a word of what is asked of it, or with a name
+// that may have slashes.
+enum class PathRest { none, id, input_items, cancel, content, name };
+
+// The word behind the id; null: none.
+constexpr const char* word_of(PathRest rest) {
+  return rest == PathRest::input_items ? "input_items"
+         : rest == PathRest::cancel    ? "cancel"
+         : rest == PathRest::content   ? "content"
+                                       : nullptr;
+}
 
 inline bool path_matches(std::string_view path, PathRest rest, std::string_view asked) {
   if (rest == PathRest::none) return asked == path;
   if (!asked.starts_with(path) || asked.size() <= path.size()) return false;
   const std::string_view behind = asked.substr(path.size());
   const size_t slash = behind.find('/');
-  if (rest == PathRest::input_items || rest == PathRest::cancel)
-    return slash != behind.npos && slash > 0 &&
-           behind.substr(slash + 1) == (rest == PathRest::cancel ? "cancel" : "input_items");
+  if (const char* word = word_of(rest))
+    return slash != behind.npos && slash > 0 && behind.substr(slash + 1) == word;
   return rest == PathRest::name || slash == behind.npos;
 }
 

@@ -10,6 +10,7 @@
 #include "local_client.h"
 #include "server/api.h"
 #include "server/door.h"
+#include "server/doors.h"
 #include "tokenizer/make_tokenizer.h"
 
 namespace invar::server {
@@ -100,6 +101,12 @@ TEST(Doors, TheDocumentHasTheSameTable) {
   text << file.rdbuf();
   EXPECT_NE(text.str().find(table()), std::string::npos) << "docs/limits.md should have\n"
                                                          << table();
+}
+
+TEST(Doors, ThoseOfAnswersTakePlacesAndThoseOfFilesTakeMemory) {
+  EXPECT_TRUE(doors::kAnswer.takes_slots && doors::kEmbedding.takes_slots);
+  EXPECT_FALSE(doors::kFile.takes_slots);
+  EXPECT_EQ(doors::kFile.body, Door::Body::whole);
 }
 
 TEST(Doors, WhatIsReadWhileServingIsSmall) {

@@ -1,9 +1,10 @@
 #!/usr/bin/env python3
-"""The usual calls of the Python packages openai, anthropic, litellm, langchain-openai, instructor, llm and lm-eval; a package that is
+"""The usual calls of the Python packages openai, anthropic, litellm, langchain-openai, instructor, llm, lm-eval and ollama; a package that is
 not there is skipped by its name. Usage: python_clients_test.py INVAR"""
 import asyncio
 import faulthandler
 import importlib
+import json
 import math
 import os
 import pathlib
@@ -157,6 +158,60 @@ class Clients(unittest.TestCase):
                                     env={**os.environ, "LLM_USER_PATH": folder}).stdout for more in ((), ("--no-stream",))]
             self.assertTrue(texts[0].strip())
             self.assertEqual(texts[0], texts[1])
+
+    def test_ollama(self):
+        client = package("ollama").Client(host=self.url, headers={"Authorization": "Bearer k"})
+        self.assertEqual([model.model for model in client.list().models], ["m:latest"])
+        self.assertEqual(client.ps().models[0].model, "m:latest")
+        self.assertIn("completion", client.show("m").capabilities)
+        options = {"num_predict": 8, "seed": 3}
+        chat = client.chat("m", HELLO, options=options)
+        same = openai.OpenAI(base_url=self.url + "/v1", api_key="k").chat.completions.create(model="m", messages=HELLO, max_tokens=8, seed=3)
+        self.assertEqual((chat.message.content, chat.eval_count), (same.choices[0].message.content, same.usage.completion_tokens))
+        parts = list(client.chat("m:latest", HELLO, options=options, stream=True))
+        self.assertEqual("".join(part.message.content for part in parts), chat.message.content)
+        self.assertTrue(parts[-1].done and parts[-1].eval_duration > 0)
+        schema = {"type": "object", "properties": {"days": {"enum": [1, 2]}}, "required": ["days"]}
+        self.assertIn("days", client.chat("m", HELLO, format=schema, options={"num_predict": 60}).message.content)
+        generated = client.generate("m", "hello", options=options)
+        self.assertEqual(generated.response, "".join(part.response for part in client.generate("m", "hello", options=options, stream=True)))
+        self.assertEqual(len(client.embed("m", ["a", "b"]).embeddings), 2)
+        self.assertEqual(client.embeddings("m", "a").embedding[:2], client.embeddings("m", "a").embedding[:2])
+        with self.assertRaisesRegex(package("ollama").ResponseError, "invar pull"):
+            client.pull("other")
+        with self.assertRaisesRegex(package("ollama").ResponseError, "images"):
+            client.chat("m", [{"role": "user", "content": "x", "images": [b"png"]}])
+
+    def test_openai_batches(self):
+        with tempfile.TemporaryDirectory() as folder:
+            served = Served(INVAR, "--journal", folder + "/journal", name="m")
+            client = openai.OpenAI(base_url=f"http://127.0.0.1:{served.port}/v1", api_key="k", max_retries=0)
+            lines = [{"custom_id": str(i), "method": "POST", "url": "/v1/chat/completions",
+                      "body": {"model": "m", "messages": HELLO, "max_tokens": 4, "seed": i}} for i in range(5)]
+            path = pathlib.Path(folder, "in.jsonl")
+            path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+            file = client.files.create(file=path.open("rb"), purpose="batch")
+            batch = client.batches.create(input_file_id=file.id, endpoint="/v1/chat/completions", completion_window="24h")
+            end = time.monotonic() + 60
+            while batch.status != "completed":
+                self.assertLess(time.monotonic(), end, batch)
+                time.sleep(0.05)
+                batch = client.batches.retrieve(batch.id)
+            said = [json.loads(line) for line in client.files.content(batch.output_file_id).text.splitlines()]
+            self.assertEqual([one["custom_id"] for one in said], [str(i) for i in range(5)])
+            self.assertEqual([one.id for one in client.batches.list()], [batch.id])
+            self.assertTrue(client.files.delete(file.id).deleted)
+            self.assertEqual(served.stop(), 0)
+
+    def test_lm_evals_remote_tokenizer(self):
+        utils = package("lm_eval.utils")
+        served = Served(INVAR, command=[INVAR, "serve", STORY, "--host", "127.0.0.1", "--port", "0", "--served-model-name", "m", *FAST])
+        url = f"http://127.0.0.1:{served.port}/v1/completions"
+        self.assertTrue(utils.check_remote_tokenizer_support(url))
+        tokenizer = utils.RemoteTokenizer(url)
+        self.assertEqual(tokenizer.decode(tokenizer.encode("hello world")), "hello world")
+        self.assertEqual(tokenizer.encode(tokenizer.eos_token), [tokenizer.eos_token_id])
+        self.assertEqual(served.stop(), 0)
 
     def test_lm_eval(self):
         models, instance = package("lm_eval.models.openai_completions"), package("lm_eval.api.instance")

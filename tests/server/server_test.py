@@ -1494,8 +1494,26 @@ class Ends(unittest.TestCase):
             self.assertEqual(bundled.ask("GET", "/v1/models")[2]["data"][0]["id"], "story")
             self.assertEqual((named.stop(), bundled.stop()), (0, 0))
 
+    def test_flags_of_llama_server_and_vllm_mean_what_they_mean_there(self):
+        served = Served(INVAR, command=[INVAR, "serve", *made(), "--host", "127.0.0.1", "--port", "0", "-a", "m", "-c", "256", "-t", "1", "-np", "4", "-ngl", "0",
+                                        "--temp", "0.5", "--top-k=7", "--override-generation-config", '{"min_p": 0.1}', "--jinja", "-fa", "on", "--enforce-eager",
+                                        "--dtype", "auto", "--trust-remote-code", "--enable-auto-tool-choice", "--kv-cache-memory", "0.1"])
+        _, _, props = served.ask("GET", "/props")
+        params = props["default_generation_settings"]["params"]
+        self.assertEqual((props["default_generation_settings"]["n_ctx"], params["temperature"], params["top_k"], params["min_p"]), (256, 0.5, 7, 0.1))
+        body = {"prompt": "x", "max_tokens": 6, "seed": 1}
+        self.assertEqual(served.post("/v1/completions", **body)["choices"], served.post("/v1/completions", **body, temperature=0.5, top_k=7, min_p=0.1)["choices"])
+        self.assertIn("--enforce-eager changes nothing", served.said())
+        # A port that is taken is found out before a model is loaded, which takes long.
+        done = subprocess.run([INVAR, "serve", "llama-3.1-8b", "--load-format", "dummy:1", "--host", "127.0.0.1", "--port", str(served.port)],
+                              capture_output=True, timeout=60)
+        self.assertEqual(done.returncode, 1)
+        self.assertIn("another program does", done.stderr.decode())
+        self.assertIn("loading", served.said())
+        self.assertEqual(served.stop(), 0)
+
     def test_flags_that_are_refused_say_why(self):
-        for flags, text in ((["--dtype", "float16"], "rounded"), (["--enforce-eager"], "compiled"),
+        for flags, text in ((["--dtype", "float16"], "rounded"), (["--cuda-graph-sizes", "1"], "compiled"), (["-ctk", "q8_0"], "--kv-cache-dtype"), (["-ngl", "12"], "as a whole"),
                             (["--enable-lora", "--lora-modules", "a=b"], "adapters"),
                             (["--api-key", ""], "key"), (["--admin-key", ""], "key"), (["--host", "nowhere"], "IP address"), (["--port", "99999"], "port")):
             done = subprocess.run([INVAR, "serve", *made(), *FAST, *flags], capture_output=True, timeout=60)

@@ -1,0 +1,83 @@
+// llama.cpp's endpoints but for what makes an answer, and what evaluations ask of a tokenizer.
+#include <fmt/format.h>
+
+#include "api.h"
+#include "base/ends.h"
+#include "base/error.h"
+#include "errors.h"
+
+namespace invar::server {
+
+namespace {
+
+json::Value token_or_null(const Tokenizer& tokenizer, std::optional<int32_t> id) {
+  return id ? json::Value(tokenizer.token_text(*id)) : json::Value();
+}
+
+}  // namespace
+
+// GET /props: the model, and what a request that says nothing is sampled with.
+void Server::props(std::shared_ptr<Exchange> exchange) {
+  const BackendFacts facts = backend_.facts();
+  const SamplingParams& p = model_.defaults;
+  const Tokenizer& tokenizer = *model_.tokenizer;
+  json::Value settings =
+      json::Object{{"n_ctx", facts.max_model_len},
+                   {"params", json::Object{{"temperature", p.temperature},
+                                           {"top_k", p.top_k},
+                                           {"top_p", p.top_p},
+                                           {"min_p", p.min_p},
+                                           {"repeat_penalty", p.repetition_penalty},
+                                           {"presence_penalty", p.presence_penalty},
+                                           {"frequency_penalty", p.frequency_penalty}}}};
+  exchange->reply({.body = json::dump(json::Object{
+                       {"default_generation_settings", std::move(settings)},
+                       {"total_slots", static_cast<int64_t>(options_.max_queued)},
+                       {"model_alias", first_of(model_.names)},
+                       {"model_path", first_of(model_.names)},
+                       {"modalities", json::Object{{"vision", false}, {"audio", false}}},
+                       {"chat_template", model_.chat ? model_.chat->source() : std::string()},
+                       {"bos_token", token_or_null(tokenizer, tokenizer.bos_id())},
+                       {"eos_token", token_or_null(tokenizer, tokenizer.eos_id())},
+                       {"build_info", std::string("invar-") + INVAR_VERSION}})});
+}
+
+// GET /slots: one for each answer that is computed, and one that is free.
+void Server::slots_in_use(std::shared_ptr<Exchange> exchange) {
+  constexpr int32_t kMost = 256;
+  const BackendFacts facts = backend_.facts();
+  const int32_t running = std::min(backend_.stats().running, kMost);
+  json::Array all;
+  for (int32_t i = 0; i <= running; ++i)
+    all.push_back(
+        json::Object{{"id", i}, {"n_ctx", facts.max_model_len}, {"is_processing", i < running}});
+  exchange->reply({.body = json::dump(all)});
+}
+
+// POST /apply-template: the text of a chat's prompt.
+void Server::apply_template(std::shared_ptr<Exchange> exchange) {
+  const HttpRequest& request = exchange->request;
+  reply_with_tokens(exchange, [this, &request]() -> json::Value {
+    HttpRequest chat{.path = "/v1/chat/completions/render", .body = request.body};
+    const json::Value shown = admission_.render(chat);
+    return json::Object{{"prompt", *shown.find("prompt")}};
+  });
+}
+
+// GET /tokenizer_info: what lm-eval's remote tokenizer needs beside /tokenize, as vLLM has it.
+void Server::tokenizer_info(std::shared_ptr<Exchange> exchange) {
+  const Tokenizer& tokenizer = *model_.tokenizer;
+  const json::Value eos = token_or_null(tokenizer, tokenizer.eos_id());
+  exchange->reply(
+      {.body = json::dump(json::Object{
+           {"tokenizer_class", "PreTrainedTokenizerFast"},
+           {"name_or_path", first_of(model_.names)},
+           {"model_max_length", backend_.facts().max_model_len},
+           {"vocab_size", tokenizer.vocab_size()},
+           {"bos_token", token_or_null(tokenizer, tokenizer.bos_id())},
+           {"eos_token", eos},
+           {"pad_token", eos},
+           {"chat_template", model_.chat ? json::Value(model_.chat->source()) : json::Value()}})});
+}
+
+}  // namespace invar::server
