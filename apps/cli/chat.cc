@@ -2,12 +2,15 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <csignal>
 #include <cstdio>
+#include <functional>
 #include <optional>
 
 #include "base/error.h"
 #include "base/timer.h"
+#include "chat_settings.h"
 #include "command.h"
 #include "frontend/chat_template.h"
 #include "frontend/text_engine.h"
@@ -27,15 +30,21 @@ struct ChatFlags {
   SamplingParams params;
   std::string system, template_file;
   std::vector<std::string> stop;
+  bool shifts = false;          // --context-shift
   bool has_length = false;      // --max-tokens is what the user asked for
   std::set<std::string> named;  // options
 };
 
 constexpr const char* kHelp =
-    "  /reset   forget the conversation\n"
-    "  /help    show this\n"
-    "  /exit    leave (also Ctrl-D)\n"
-    "  Ctrl-C   stop an answer; what it said stays\n"
+    "  /reset          forget the conversation\n"
+    "  /retry          answer the last message once more, by the next seed\n"
+    "  /system TEXT    the system message from now on; without TEXT none\n"
+    "  /set [NAME VALUE]   show or change temperature, top_k, top_p, min_p, seed, max_tokens ...\n"
+    "  /save FILE, /load FILE   keep the conversation, or go on with one that was kept\n"
+    "  /help           show this\n"
+    "  /exit           leave (also Ctrl-D, or Ctrl-C twice)\n"
+    "  \"\"\"             begins and ends a message of several lines\n"
+    "  Ctrl-C          stop an answer; what it said stays\n"
     "  Up, Down, Ctrl-R   earlier lines\n";
 
 volatile std::sig_atomic_t interrupted = 0;
@@ -94,6 +103,7 @@ class Chat {
         asked_(std::move(asked)),
         engine_(engine),
         template_(chat),
+        has_length_(flags.has_length),
         quiet_(flags.model.json),
         terminal_(isatty(STDIN_FILENO) && isatty(STDOUT_FILENO) && !quiet_) {
     reset();
@@ -106,21 +116,12 @@ class Chat {
     LineReader reader(terminal_, terminal_ ? state_file("chat_history") : "");
     if (terminal_) banner();
     std::string line;
-    while (true) {
-      std::fflush(stdout);
-      interrupted = 0;
-      const LineReader::Result result = reader.read("> ", line);
-      if (result == LineReader::kEnd) break;
-      if (result == LineReader::kInterrupted) {
-        fmt::print(stderr, "\n/exit leaves\n");
-        continue;
-      }
-      if (line.ends_with('\r')) line.pop_back();
+    while (read_message(reader, line)) {
       if (line == "/exit") break;
       if (line == "/reset")
         reset();
       else if (line.starts_with('/') && terminal_)
-        fmt::print(stderr, "{}", kHelp);
+        guarded([&] { command(line); });
       else if (!line.empty())
         turn(line);
     }
@@ -145,27 +146,151 @@ class Chat {
     messages_.push_back(json::Object{{"role", role}, {"content", content}});
   }
 
-  // One question and its answer. What goes wrong is said and the question forgotten.
-  void turn(const std::string& line) {
-    const size_t before = messages_.size();
+  // False: the input ends, or a second Ctrl-C came in a row.
+  bool read_message(LineReader& reader, std::string& message) {
+    message.clear();
+    bool is_open = false;  // between three quotes
+    for (int interrupts = 0;;) {
+      std::fflush(stdout);
+      interrupted = 0;
+      std::string line;
+      const LineReader::Result result = reader.read(is_open ? ". " : "> ", line);
+      if (result == LineReader::kEnd) return is_open && !message.empty();
+      if (result == LineReader::kInterrupted) {
+        if (++interrupts == 2) return false;
+        message.clear();
+        is_open = false;
+        fmt::print(stderr, "\nCtrl-C again or /exit leaves\n");
+        continue;
+      }
+      interrupts = 0;
+      if (line.ends_with('\r')) line.pop_back();
+      if (terminal_ && add_quoted(line, message, is_open)) {
+        if (!is_open) return true;
+        continue;
+      }
+      message = line;
+      return true;
+    }
+  }
+
+  // A line of a message between three quotes, which it may begin or end.
+  static bool add_quoted(std::string line, std::string& message, bool& is_open) {
+    constexpr std::string_view kQuotes = "\"\"\"";
+    const bool begins = !is_open && line.starts_with(kQuotes);
+    if (!is_open && !begins) return false;
+    if (begins) line.erase(0, kQuotes.size());
+    is_open = true;
+    const bool ends = line.ends_with(kQuotes);
+    if (ends) line.erase(line.size() - kQuotes.size());
+    const bool is_blank_edge = line.empty() && (begins || ends);
+    if (!is_blank_edge) message += (message.empty() ? "" : "\n") + line;
+    is_open = !ends;
+    return true;
+  }
+
+  // What goes wrong is said, and the messages are as before.
+  void guarded(const std::function<void()>& action) {
+    const json::Array before = messages_;
     try {
-      if (const size_t at = utf8::find_invalid(line); at != std::string::npos)
-        fail_usage("expected UTF-8, found a byte at {} that is not", at);
-      add("user", line);
-      answer();
+      action();
     } catch (const Error& error) {
-      messages_.resize(before);
+      messages_ = before;
       ++errors_;
       std::fflush(stdout);
       fmt::print(stderr, "invar: {}\n", error.what());
     }
   }
 
+  // One question and its answer.
+  void turn(const std::string& line) {
+    guarded([&] {
+      if (const size_t at = utf8::find_invalid(line); at != std::string::npos)
+        fail_usage("expected UTF-8, found a byte at {} that is not", at);
+      add("user", line);
+      answer();
+    });
+  }
+
+  void command(const std::string& line) {
+    const size_t space = std::min(line.find(' '), line.size());
+    const std::string name = line.substr(0, space);
+    const std::string rest = line.substr(std::min(line.find_first_not_of(' ', space), line.size()));
+    if (name == "/help") {
+      fmt::print(stderr, "{}", kHelp);
+    } else if (name == "/system") {
+      set_system(rest);
+    } else if (name == "/set") {
+      set(rest);
+    } else if (name == "/retry") {
+      retry();
+    } else if (name == "/save" || name == "/load") {
+      if (rest.empty()) fail_usage("expected {} FILE, found no FILE", name);
+      if (name == "/save") return save_conversation(rest, messages_);
+      messages_ = load_conversation(rest);
+      fmt::print(stderr, "{} messages\n", messages_.size());
+    } else {
+      fail_usage("expected a command that /help lists, found {}", json::quoted(name));
+    }
+  }
+
+  void set_system(const std::string& text) {
+    std::erase_if(messages_, [](const json::Value& one) {
+      return *one.find("role") == json::Value("system");
+    });
+    if (!text.empty())
+      messages_.insert(messages_.begin(), json::Object{{"role", "system"}, {"content", text}});
+  }
+
+  void set(const std::string& rest) {
+    if (rest.empty()) {
+      fmt::print(stderr, "{}", shown_settings(asked_.params));
+      return;
+    }
+    const size_t space = rest.find(' ');
+    if (space == rest.npos) fail_usage("expected /set NAME VALUE, found {}", json::quoted(rest));
+    const std::string name = rest.substr(0, space);
+    change_setting(asked_.params, name, rest.substr(rest.find_first_not_of(' ', space)));
+    if (name == "max_tokens") has_length_ = true;
+    check_params(asked_, engine_.engine().model().spec().vocab);
+  }
+
+  void retry() {
+    const auto is_of = [&](const char* role) {
+      return !messages_.empty() && *messages_.back().find("role") == json::Value(role);
+    };
+    if (is_of("assistant")) messages_.pop_back();
+    if (!is_of("user")) fail_usage("expected a message to answer once more, found none");
+    ++asked_.params.seed;
+    answer();
+  }
+
+  // The oldest messages go, the system's not, until the rest fits.
+  std::vector<int32_t> fitting_prompt() {
+    while (true) {
+      const std::string text = template_.render({.messages = messages_}, local_time);
+      auto prompt = engine_.tokenizer().encode(text, {.add_special_tokens = false});
+      const int context = engine_.engine().max_model_len();
+      if (std::ssize(prompt) < context) return prompt;
+      const auto oldest = std::ranges::find_if(messages_, [](const json::Value& one) {
+        return *one.find("role") != json::Value("system");
+      });
+      if (!flags_.shifts || oldest == messages_.end() || oldest + 1 == messages_.end())
+        fail_usage(
+            "the conversation has {} tokens, and the context {}: /reset forgets it, and "
+            "--context-shift drops the oldest messages",
+            prompt.size(), context);
+      const bool is_pair = oldest + 2 < messages_.end();
+      messages_.erase(oldest, oldest + (is_pair ? 2 : 1));
+      fmt::print(stderr, "the context is full: the oldest messages are dropped\n");
+    }
+  }
+
   void answer() {
-    const std::string prompt = template_.render({.messages = messages_}, local_time);
     Request request = asked_;
-    request.prompt = engine_.tokenizer().encode(prompt, {.add_special_tokens = false});
-    settle_length(request, flags_.has_length, engine_.engine());
+    request.prompt = fitting_prompt();
+    const auto prompt_tokens = std::ssize(request.prompt.get());
+    settle_length(request, has_length_, engine_.engine());
     AnswerSink sink(quiet_, terminal_ ? terminal_columns() : 0);
     const int64_t id = engine_.submit(std::move(request));
     while (sink.finish == FinishReason::none && !interrupted && engine_.step(sink)) {
@@ -175,6 +300,10 @@ class Chat {
     if (sink.finish == FinishReason::failed)
       fail("the answer failed: a key, a value or a logit was not finite");
     add("assistant", sink.text);
+    if (terminal_ && sink.finish == FinishReason::length &&
+        prompt_tokens + sink.tokens >= engine_.engine().max_model_len())
+      fmt::print(stderr, "the context of {} tokens is full: /reset forgets the conversation\n",
+                 engine_.engine().max_model_len());
     remember(sink);
   }
 
@@ -212,10 +341,10 @@ class Chat {
   }
 
   const ChatFlags& flags_;
-  const Request asked_;
+  Request asked_;
   TextEngine& engine_;
   const ChatTemplate& template_;
-  bool quiet_, terminal_;
+  bool has_length_, quiet_, terminal_;
   json::Array messages_, answers_;
   int64_t tokens_ = 0, decoded_ = 0;
   double seconds_ = 0;
@@ -256,6 +385,9 @@ void add_chat(CLI::App& app, Action& action) {
   command->add_option("--chat-template", flags->template_file,
                       "Jinja file to use instead of the model's chat template");
   command->add_option("--stop", flags->stop, "Text that ends an answer; may be repeated");
+  command->add_flag("--context-shift", flags->shifts,
+                    "Drop the oldest messages where the conversation does not fit into the "
+                    "context");
   command->add_flag("--ignore-eos", flags->params.ignore_eos,
                     "Continue after end-of-sequence tokens");
   command->callback([&action, flags, command] {

@@ -21,6 +21,9 @@ using Action = std::function<int()>;
 
 // Each adds one subcommand. `action` is set by the parser when the subcommand is chosen.
 void add_make_model(CLI::App& app, Action& action);
+void add_pull(CLI::App& app, Action& action);
+void add_list(CLI::App& app, Action& action);
+void add_rm(CLI::App& app, Action& action);
 void add_generate(CLI::App& app, Action& action);
 void add_chat(CLI::App& app, Action& action);
 void add_convert(CLI::App& app, Action& action);

@@ -1,5 +1,11 @@
 #include "foreign_flags.h"
 
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <string_view>
+#include <vector>
+
 #include "base/error.h"
 
 namespace invar::cli {
@@ -20,24 +26,24 @@ constexpr ForeignFlag kForeignFlags[] = {
     {"--skip-tokenizer-init",
      "text needs a tokenizer; token ids go in as \"prompt\" and come out with return_token_ids"},
     {"--trust-remote-code", "no code of a model is run"},
-    {"--revision", "MODEL is a directory; nothing is downloaded"},
+    {"--revision", "a server downloads nothing: invar pull OWNER/NAME@REVISION fetches a model"},
     {"--code-revision", "no code of a model is run"},
     {"--tokenizer-revision", "the tokenizer is the model's own"},
-    {"--download-dir", "MODEL is a directory; nothing is downloaded"},
-    {"--hf-token", "MODEL is a directory; nothing is downloaded"},
+    {"--download-dir",
+     "a server downloads nothing: invar pull OWNER/NAME@REVISION fetches a model"},
+    {"--hf-token", "a server downloads nothing: invar pull OWNER/NAME@REVISION fetches a model"},
     {"--hf-config-path", "config.json of MODEL is what the model is"},
     {"--hf-overrides", "config.json is what the model is; edit it"},
     {"--config-format", "MODEL is a Hugging Face directory"},
     {"--model-loader-extra-config", "safetensors are read in one way"},
-    {"--ignore-patterns", "MODEL is a directory; nothing is downloaded"},
+    {"--ignore-patterns",
+     "a server downloads nothing: invar pull OWNER/NAME@REVISION fetches a model"},
     {"--runner", "there is one runner: it completes text and embeds it"},
     {"--task", "there is one task: completing text and embedding it"},
     {"--convert", "a model is served as what it is"},
     {"--rope-scaling", "config.json is what the model is; edit it"},
     {"--rope-theta", "config.json is what the model is; edit it"},
     {"--disable-sliding-window", "config.json is what the model is; edit it"},
-    {"--override-generation-config",
-     "edit the model's generation_config.json, or use --generation-config vllm"},
     {"--limit-mm-per-prompt", "only text is understood"},
     {"--mm-processor-kwargs", "only text is understood"},
     {"--language-model-only", "only text is understood anyway"},
@@ -121,20 +127,121 @@ constexpr ForeignFlag kForeignFlags[] = {
     {"--enable-server-load-tracking", "/metrics has the load"},
     {"--otlp-traces-endpoint", "/metrics has the numbers"},
     {"--config", "flags are given on the command line"},
+    // llama.cpp
+    {"--max-tokens", "requests say max_tokens"},
+    {"--prompt", "requests have the prompt; invar generate takes one"},
+    {"--system", "requests have the system message; invar chat takes one"},
+    {"--cache-type-k", "use --kv-cache-dtype: auto (bf16), int8 or fp8_e4m3"},
+    {"--cache-type-v", "use --kv-cache-dtype: auto (bf16), int8 or fp8_e4m3"},
+    {"--split-mode", "use --tensor-parallel-size or --pipeline-parallel-size"},
+    {"--tensor-split", "ranks have equal shares: use --tensor-parallel-size"},
+    {"--main-gpu", "use --device cuda:N"},
+    {"--override-tensor", "weights lie where they are computed with"},
+    {"--n-cpu-moe", "weights lie where they are computed with"},
+    {"--cpu-moe", "weights lie where they are computed with"},
+    {"--model-draft", "it is called --spec-model"},
+    {"--draft-max", "it is called --spec-tokens"},
+    {"--timeout", "use --write-timeout, --body-timeout or --request-timeout"},
+    {"--api-key-file", "keys are given with --api-key or in INVAR_API_KEY"},
+    {"--reasoning-format", "use --reasoning-parser; none leaves thoughts in the text"},
+    {"--reasoning-budget", "requests say thinking_token_budget"},
+    {"--rope-scale", "config.json is what the model is; edit it"},
+    {"--rope-freq-base", "config.json is what the model is; edit it"},
+    {"--rope-freq-scale", "config.json is what the model is; edit it"},
+    {"--mmproj", "only text is understood"},
+    {"--lora", "adapters are not supported; merge them into a checkpoint"},
+    {"--control-vector", "weights are computed with as they are"},
+    {"--samplers", "filters have one order (docs/requests.md)"},
+    {"--grammar", "requests say guided_grammar, or grammar at /completion"},
+    {"--no-webui", "the page at / is part of the server; a proxy may hide it"},
+    {"--slot-save-path", "keys and values stay in memory; the journal keeps requests"},
 };
+
+// Flags that ask for what is so anyway: with no value, or one of these, separated by '|'; "*": any.
+struct TakenFlag {
+  const char* name;
+  const char* values;
+  const char* reason;
+};
+
+constexpr TakenFlag kTakenFlags[] = {
+    {"--dtype", "auto", "the weights' own type is computed with"},
+    {"--tokenizer-mode", "auto", "the tokenizer is the model's own"},
+    {"--runner", "auto|generate|pooling", "there is one runner"},
+    {"--task", "auto|generate|embed", "there is one task: completing text and embedding it"},
+    {"--quantization", "none|gguf|auto", "weights are computed with as they are stored"},
+    {"--enforce-eager", "", "nothing is compiled when the server starts"},
+    {"--trust-remote-code", "", "no code of a model is run"},
+    {"--enable-auto-tool-choice", "", "tool_choice auto is always there"},
+    {"--enable-chunked-prefill", "true", "long prompts are computed in chunks, with the same bits"},
+    {"--disable-log-requests", "", "requests are not logged"},
+    {"--no-enable-log-requests", "", "requests are not logged"},
+    {"--disable-log-stats", "", "there are no periodic lines; /metrics has the numbers"},
+    {"--uvicorn-log-level", "*", "requests are not logged"},
+    {"--disable-uvicorn-access-log", "", "requests are not logged"},
+    {"--enable-server-load-tracking", "", "/load and /metrics have the load"},
+    {"--guided-decoding-backend", "auto|xgrammar|guidance|outlines", "there is one"},
+    // llama.cpp
+    {"--jinja", "", "chat templates are always Jinja's"},
+    {"--flash-attn", "on|auto|1", "attention is computed in one order, with the same bits"},
+    {"--cont-batching", "", "requests are always computed together"},
+    {"--batch-size", "*", "--max-num-batched-tokens bounds every step"},
+    {"--metrics", "", "/metrics is always there"},
+    {"--slots", "", "/slots is always there"},
+    {"--props", "", "/props is always there, to be read"},
+    {"--embedding", "", "/v1/embeddings is always there"},
+    {"--embeddings", "", "/v1/embeddings is always there"},
+    {"--rerank", "", "/v1/rerank is always there"},
+    {"--reranking", "", "/v1/rerank is always there"},
+    {"--mlock", "", "weights are read into memory"},
+    {"--no-mmap", "", "weights are read into memory"},
+    {"--warmup", "", "there is nothing to warm"},
+    {"--no-warmup", "", "there is nothing to warm"},
+    {"--verbose", "", "warnings go to the error stream"},
+};
+
+bool is_taken(const TakenFlag& flag, const std::vector<std::string>& values) {
+  std::string_view all = flag.values;
+  if (values.empty() || values[0].empty() || values[0] == "true" || all == "*") return true;
+  while (!all.empty()) {
+    const size_t end = std::min(all.find('|'), all.size());
+    if (all.substr(0, end) == values[0]) return true;
+    all.remove_prefix(std::min(end + 1, all.size()));
+  }
+  return false;
+}
+
+[[noreturn]] void refuse(const char* name, const char* reason) {
+  fail_usage("{} is not a flag of invar serve: {}", name, reason);
+}
+
+// A flag that is taken says on the error stream why it changes nothing; with a value that asks for
+// more it is refused.
+void take(const TakenFlag& flag, const std::vector<std::string>& values) {
+  if (is_taken(flag, values)) {
+    fmt::print(stderr, "{} changes nothing: {}\n", flag.name, flag.reason);
+    return;
+  }
+  const auto* foreign = std::ranges::find_if(kForeignFlags, [&](const ForeignFlag& one) {
+    return one.name == std::string_view(flag.name);
+  });
+  refuse(flag.name, foreign == std::end(kForeignFlags) ? flag.reason : foreign->reason);
+}
 
 }  // namespace
 
 void refuse_foreign_flags(CLI::App& command) {
-  for (const ForeignFlag& flag : kForeignFlags)
-    command
-        .add_option_function<std::vector<std::string>>(
-            flag.name,
-            [flag](const std::vector<std::string>&) {
-              fail_usage("{} is not a flag of invar serve: {}", flag.name, flag.reason);
-            })
-        ->expected(0, 1)
-        ->group("");
+  const auto add = [&](const char* name, auto then) {
+    command.add_option_function<std::vector<std::string>>(name, then)->expected(0, 1)->group("");
+  };
+  for (const TakenFlag& flag : kTakenFlags)
+    add(flag.name, [flag](const std::vector<std::string>& values) { take(flag, values); });
+  for (const ForeignFlag& flag : kForeignFlags) {
+    const bool is_taken = std::ranges::any_of(
+        kTakenFlags, [&](const TakenFlag& one) { return one.name == std::string_view(flag.name); });
+    if (!is_taken)
+      add(flag.name, [flag](const std::vector<std::string>&) { refuse(flag.name, flag.reason); });
+  }
 }
 
 }  // namespace invar::cli

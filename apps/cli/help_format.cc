@@ -1,8 +1,12 @@
 #include "help_format.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <sstream>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "word_wrap.h"
 
@@ -55,6 +59,28 @@ class HelpFormat : public CLI::Formatter {
     return out.str();
   }
 
+  // Of a command with many options the ones that people need, and where the others are.
+  std::string make_help(const CLI::App* app, std::string name,
+                        CLI::AppFormatMode mode) const override {
+    const auto is_shown = [](const CLI::Option* one) {
+      return one->nonpositional() && !one->get_group().empty();
+    };
+    const auto all = app->get_options(is_shown);
+    const bool has_first = std::ranges::any_of(
+        all, [](const CLI::Option* one) { return one->get_group() == kMostUsed; });
+    is_short_ = has_first && mode == CLI::AppFormatMode::Normal;
+    std::string text = CLI::Formatter::make_help(app, std::move(name), mode);
+    if (std::exchange(is_short_, false))
+      text += fmt::format("\n--help-all lists all {} options.\n", all.size());
+    return text;
+  }
+
+  std::string make_group(std::string group, bool is_positional,
+                         std::vector<const CLI::Option*> options) const override {
+    if (is_short_ && !is_positional && group != kMostUsed) return {};
+    return CLI::Formatter::make_group(std::move(group), is_positional, std::move(options));
+  }
+
  private:
   // For the right column.
   std::string wrapped(const std::string& text) const {
@@ -63,12 +89,20 @@ class HelpFormat : public CLI::Formatter {
     const std::string most = wrap.add(text);
     return most + wrap.finish();
   }
+
+  mutable bool is_short_ = false;  // while a short help is made
 };
 
 }  // namespace
 
 std::shared_ptr<CLI::Formatter> help_format() {
   return std::make_shared<HelpFormat>();
+}
+
+void show_first(CLI::App& command, std::initializer_list<const char*> names) {
+  command.set_help_all_flag("--help-all", "Print all options");
+  for (const char* name : names) command.get_option(name)->group(kMostUsed);
+  command.get_option("--help-all")->group(kMostUsed);
 }
 
 }  // namespace invar::cli

@@ -1,23 +1,32 @@
-// invar inspect: what a model is and what its answers' bits depend on.
+// invar inspect: what a model is, what its answers' bits depend on, and the memory that it takes.
+// No weight is read, but for what --digest and drafts ask.
 #include <fmt/format.h>
 
 #include "base/json.h"
 #include "command.h"
 #include "drafters/make_proposer.h"
+#include "engine/model_description.h"
+#include "engine/model_size.h"
 #include "engine/specification.h"
 #include "kv/sequence_store.h"
+#include "session/open.h"
 
 namespace invar::cli {
 
 namespace {
 
-json::Value describe(Model& model) {
-  const DecoderSpec& s = model.spec();
-  json::Value v;
-  v.set("model", model.options().model);
-  if (const std::string made = made_weights(model.options()); !made.empty()) v.set("weights", made);
-  v.set("identity", model.identity());
-  v.set("specification", to_hex(specification_digest(model.config())));
+struct InspectFlags {
+  ModelFlags model;
+  SpeculationFlags drafts;
+  bool with_digest = false;
+  int context = 0;  // 0: the model's, 8192 at most
+  int batch = 1;
+};
+
+constexpr int kUsualContext = 8192;
+constexpr double kMiB = 1 << 20, kGiB = 1 << 30;
+
+void describe_shape(const DecoderSpec& s, json::Value& v) {
   v.set("family", s.family);
   v.set("hidden", s.hidden);
   v.set("layers", s.layers);
@@ -35,11 +44,54 @@ json::Value describe(Model& model) {
   v.set("vocab", s.vocab);
   v.set("max_positions", s.max_positions);
   v.set("tied_head", s.tied_head);
-  v.set("weight_bytes", model.weight_bytes());
-  v.set("kv_bytes_per_token",
-        SequenceStore::block_bytes(states_of(s), 32, model.arithmetic().cache) / 32);
-  v.set("max_tensor_parallel_size", most_ranks(s));
-  v.set("instruction_set", model.instruction_set());
+}
+
+// Of weights as they are stored and of a cache that is full; what a step computes on its way comes
+// beside it.
+void describe_memory(const ModelDescription& model, const ModelSize& size,
+                     const InspectFlags& flags, json::Value& v) {
+  const DecoderSpec& s = model.spec();
+  const int64_t per_token =
+      SequenceStore::block_bytes(states_of(s), 32, model.arithmetic.cache) / 32;
+  const int context = flags.context > 0 ? flags.context : std::min(s.max_positions, kUsualContext);
+  const int64_t cache = per_token * context * flags.batch;
+  const auto free = static_cast<int64_t>(make_host_device()->available_bytes());
+  v.set("parameters", size.parameters);
+  json::Value stored = json::Object();
+  for (const auto& [type, parameters] : size.stored) stored.set(name_of(type), parameters);
+  v.set("stored", std::move(stored));
+  v.set("weight_bytes", size.bytes);
+  v.set("kv_bytes_per_token", per_token);
+  v.set("context", context);
+  v.set("batch", flags.batch);
+  v.set("kv_bytes", cache);
+  v.set("memory_bytes", size.bytes + cache);
+  v.set("free_memory_bytes", free);
+  v.set("fits", size.bytes + cache < free);
+}
+
+void describe_sampling(const ModelOptions& options, json::Value& v) {
+  const SamplingParams p = open_sampling_defaults(options);
+  v.set("sampling", json::Object{{"temperature", p.temperature},
+                                 {"top_k", p.top_k},
+                                 {"top_p", p.top_p},
+                                 {"min_p", p.min_p},
+                                 {"repetition_penalty", p.repetition_penalty}});
+}
+
+json::Value describe(const InspectFlags& flags) {
+  std::unique_ptr<TensorSource> source;
+  const ModelDescription model(resolved(flags.model), source);
+  json::Value v;
+  v.set("model", model.options.model);
+  if (const std::string made = made_weights(model.options); !made.empty()) v.set("weights", made);
+  v.set("identity", identity(model.arithmetic, model.spec()));
+  v.set("specification", to_hex(specification_digest(model.config)));
+  describe_shape(model.spec(), v);
+  describe_memory(model, size_of(*source), flags, v);
+  describe_sampling(model.options, v);
+  v.set("max_tensor_parallel_size", most_ranks(model.spec()));
+  v.set("instruction_set", model.host_kernels.name);
   return v;
 }
 
@@ -54,19 +106,33 @@ int64_t branch_bytes(const SpeculativeConfig& config, Model& model) {
                                     model.arithmetic().cache);
 }
 
-int run_inspect(const ModelFlags& flags, const SpeculationFlags& drafts, bool with_digest) {
-  const SpeculativeConfig config = config_of(drafts);
-  const auto model = open_with_progress({.model = resolved(flags), .speculation = config});
-  json::Value report = describe(*model);
-  if (!drafts.json.empty() || !drafts.method.empty())
-    report.set("draft_branch_bytes", branch_bytes(config, *model));
-  if (with_digest)
-    report.set("weights_digest", to_hex(weights_digest(model->options(), model->pool())));
-  if (flags.json) {
+// What is known of the weights and by a drafter's.
+void describe_loaded(const InspectFlags& flags, json::Value& v) {
+  const bool drafts = !flags.drafts.json.empty() || !flags.drafts.method.empty();
+  if (!drafts && !flags.with_digest) return;
+  const SpeculativeConfig config = config_of(flags.drafts);
+  const auto model = open_with_progress({.model = resolved(flags.model), .speculation = config});
+  if (drafts) v.set("draft_branch_bytes", branch_bytes(config, *model));
+  if (flags.with_digest)
+    v.set("weights_digest", to_hex(weights_digest(model->options(), model->pool())));
+}
+
+std::string shown(const std::string& key, const json::Value& value) {
+  const std::string text = value.is_string() ? value.as_string() : json::dump(value);
+  if (!key.ends_with("_bytes")) return text;
+  const double bytes = value.as_number();
+  return bytes < kGiB ? fmt::format("{} ({:.1f} MiB)", text, bytes / kMiB)
+                      : fmt::format("{} ({:.2f} GiB)", text, bytes / kGiB);
+}
+
+int run_inspect(const InspectFlags& flags) {
+  json::Value report = describe(flags);
+  describe_loaded(flags, report);
+  if (flags.model.json) {
     fmt::print("{}\n", json::dump(report, 2));
   } else {
     for (const auto& [key, value] : report.as_object())
-      fmt::print("{:26} {}\n", key, value.is_string() ? value.as_string() : json::dump(value));
+      fmt::print("{:26} {}\n", key, shown(key, value));
   }
   return 0;
 }
@@ -75,17 +141,22 @@ int run_inspect(const ModelFlags& flags, const SpeculationFlags& drafts, bool wi
 
 void add_inspect(CLI::App& app, Action& action) {
   CLI::App* command = app.add_subcommand(
-      "inspect", "Show a model's shape, its memory, and the identity of its arithmetic");
-  auto flags = std::make_shared<ModelFlags>();
-  add_model_flags(*command, *flags);
-  auto drafts = std::make_shared<SpeculationFlags>();
-  add_speculation_flags(*command, *drafts);
-  auto with_digest = std::make_shared<bool>(false);
-  command->add_flag("--digest", *with_digest,
+      "inspect",
+      "Show a model's shape, its memory, and the identity of its arithmetic; no weight is read");
+  auto flags = std::make_shared<InspectFlags>();
+  add_model_flags(*command, flags->model);
+  add_speculation_flags(*command, flags->drafts);
+  command->add_flag("--digest", flags->with_digest,
                     "The SHA-256 of the weights, too, as receipts have it: reads all of them");
-  command->callback([&action, flags, drafts, with_digest] {
-    action = [=] { return run_inspect(*flags, *drafts, *with_digest); };
-  });
+  command
+      ->add_option("--max-model-len", flags->context,
+                   "Tokens of a sequence of which the memory is asked (default: the model's "
+                   "positions, 8192 at most)")
+      ->check(CLI::Range(1, 1 << 30));
+  command->add_option("--max-num-seqs", flags->batch, "Sequences at the same time")
+      ->check(CLI::Range(1, 1 << 20))
+      ->capture_default_str();
+  command->callback([&action, flags] { action = [flags] { return run_inspect(*flags); }; });
 }
 
 }  // namespace invar::cli

@@ -18,6 +18,7 @@
 #include "engine/host_workers.h"
 #include "engine/mpi_workers.h"
 #include "help_format.h"
+#include "llama_flags.h"
 #include "number_flags.h"
 
 namespace {
@@ -51,6 +52,9 @@ int run(Words words) {
   add_verify(app, action);
   add_receipt_key(app, action);
   add_diff(app, action);
+  add_pull(app, action);
+  add_list(app, action);
+  add_rm(app, action);
   add_make_model(app, action);
   add_convert(app, action);
   add_inspect(app, action);
@@ -67,6 +71,7 @@ int run(Words words) {
 #endif
   check_numbers(app);
   understand_help(words);
+  rename_llama_flags(words);
   std::ranges::reverse(words);  // as CLI11 takes them
   try {
     app.parse(words);

@@ -1,6 +1,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <charconv>
 #include <cstdio>
 #include <cstdlib>
 #include <filesystem>
@@ -13,6 +14,7 @@
 #include "engine/host_job.h"
 #include "kernels/cuda/cuda_kernels.h"
 #include "kernels/limits.h"
+#include "session/hub_names.h"
 #include "speculative/method_names.h"
 #include "switch_flag.h"
 
@@ -68,6 +70,28 @@ void add_node_flags(CLI::App& command) {
   add("--node-rank", "Number of this host, of which 0 does what the command says (default: 0)");
   add("--master-addr", "Address of host 0, where it listens for the others (default: 127.0.0.1)");
   add("--master-port", "Its port (default: 29501)");
+}
+
+void take_gpu_layers(const std::string& layers, ModelOptions& options) {
+  constexpr int64_t kAll = 99;  // as llama.cpp's users write it
+  int64_t number = 0;
+  const auto read = std::from_chars(layers.data(), layers.data() + layers.size(), number);
+  const bool is_number = read.ec == std::errc() && read.ptr == layers.data() + layers.size();
+  if (layers == "auto" || (is_number && number == 0)) return;
+  if (layers != "all" && !(is_number && (number < 0 || number >= kAll)))
+    fail_usage(
+        "expected gpu-layers of 0, all or at least {}, since a model lies on a GPU as a whole or "
+        "not at all (--device), found {}",
+        kAll, layers);
+  if (options.device == "cpu") options.device = "cuda";
+}
+
+// llama.cpp's: all layers, or none.
+void add_gpu_layers(CLI::App& command, ModelOptions& o) {
+  command
+      .add_option_function<std::string>(
+          "--gpu-layers", [&o](const std::string& layers) { take_gpu_layers(layers, o); })
+      ->group("");
 }
 
 // Where the model is computed.
@@ -147,11 +171,12 @@ void add_ignored_config_keys(CLI::App& command, std::vector<std::string>& keys,
 void add_model_flags(CLI::App& command, ModelFlags& flags) {
   ModelOptions& o = flags.options;
   command
-      .add_option("MODEL", o.model,
-                  "A Hugging Face model directory or a GGUF file, or with --load-format dummy:SEED "
-                  "a preset's "
-                  "name. Default: the bundled model, and for benchmarks a preset with random "
-                  "weights")
+      .add_option(
+          "MODEL", o.model,
+          "A Hugging Face model directory, a GGUF file, a model that invar pull has fetched "
+          "(OWNER/NAME, or OWNER/NAME:QUANT), or with --load-format dummy:SEED a preset's "
+          "name. Default: the bundled model, and for benchmarks a preset with random "
+          "weights")
       ->transform(CLI::Validator(open_hub_cache, ""));
   command
       .add_option("--load-format", o.load_format,
@@ -178,6 +203,7 @@ void add_model_flags(CLI::App& command, ModelFlags& flags) {
       ->capture_default_str();
   add_ignored_config_keys(command, o.ignored_config_keys, "the fingerprint names them");
   add_placement_flags(command, o);
+  add_gpu_layers(command, o);
   command.add_flag("--json", flags.json, "Print JSON");
 }
 
@@ -199,6 +225,8 @@ ModelOptions resolved(const ModelFlags& flags) {
   options.executor = options.settled_executor();
   if (options.model.empty())
     options.model = options.load_format == "auto" ? bundled_model() : "tiny";
+  else if (options.load_format == "auto")
+    options.model = found_model(options.model);
   return options;
 }
 

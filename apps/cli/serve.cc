@@ -5,12 +5,15 @@
 #include <filesystem>
 
 #include "base/error.h"
+#include "engine/model_size.h"
 #include "engine_processes.h"
+#include "frontend/body_fields.h"
 #include "scheduler/policies.h"
 #include "serve_flags.h"
 #include "server/lab.h"
 #include "server/replicas.h"
 #include "session/verify.h"
+#include "weights/gguf.h"
 
 namespace invar::cli {
 
@@ -33,12 +36,25 @@ void check_formats(const server::ServedModel& model) {
 }
 
 // What requests leave open: the model's own generation_config.json, or with "vllm" vLLM's defaults.
-SamplingParams sampling_defaults(const ServeFlags& flags, const ModelOptions& model) {
+SamplingParams model_defaults(const ServeFlags& flags, const ModelOptions& model) {
   if (flags.generation_config == "vllm") return {};
   if (flags.generation_config != "auto")
     fail_usage("expected a generation-config of auto or vllm, found \"{}\"",
                flags.generation_config);
   return open_sampling_defaults(model);
+}
+
+// The same with what the flags say; throws UsageError for what no request may say.
+SamplingParams sampling_defaults(const ServeFlags& flags, const ModelOptions& model) {
+  SamplingParams params = model_defaults(flags, model);
+  const BodyFields fields(flags.sampling);
+  fields.read_number("temperature", params.temperature);
+  fields.read_integer("top_k", params.top_k, -1);
+  fields.read_number("top_p", params.top_p);
+  fields.read_number("min_p", params.min_p);
+  fields.read_number("repetition_penalty", params.repetition_penalty);
+  checked(params, INT32_MAX);
+  return params;
 }
 
 // What the config.json of a model of embeddings says of cutting them, as vLLM reads it.
@@ -229,11 +245,35 @@ void set_reach(ServeFlags& flags) {
                o.keys.client.size());
 }
 
+// What clients are shown of the model; its weights are not read.
+server::ModelCard card_of(const ModelOptions& options) {
+  const ModelConfig config = read_model_config(options);
+  const ModelSize size = size_of(*open_weights(options, config));
+  const DecoderSpec& spec = config.spec;
+  return {.family = spec.family,
+          .format = is_gguf(options.model) ? "gguf" : "safetensors",
+          .weights = std::string(name_of(size.most())),
+          .parameters = size.parameters,
+          .bytes = size.bytes,
+          .layers = spec.layers,
+          .hidden = spec.hidden,
+          .heads = spec.heads,
+          .kv_heads = spec.kv_heads};
+}
+
+// From the first second on: on a terminal a line that shows how far it is follows.
+void say_what_is_loaded(const server::ModelCard& card, const ModelOptions& options) {
+  fmt::print(stderr, "loading {}: {}, {:.1f} million parameters, {:.2f} GiB of {}, on {}\n",
+             options.model, card.family, static_cast<double>(card.parameters) / 1e6,
+             static_cast<double>(card.bytes) / (1 << 30), card.weights, options.device);
+}
+
 // What clients are told of the model, and what of its files that needs.
 class Served {
  public:
   Served(const ServeFlags& flags, const ModelOptions& options, const Tokenizer& tokenizer) {
     model_.names = flags.names;
+    model_.card = card_of(options);
     model_.tokenizer = &tokenizer;
     model_.defaults = sampling_defaults(flags, options);
     model_.defaults.logprobs_mode = logprobs_mode_of(flags.logprobs_mode);
@@ -320,9 +360,10 @@ int run_serve(ServeFlags flags) {
   refuse_beside_rejection(flags);
   set_server_options(flags);
   set_reach(flags);
+  if (!is_engine_process) server::HttpServer::expect_free(flags.server.http);
   const ModelOptions options = resolved(flags.model);
   if (flags.names.empty())
-    flags.names = {is_named ? options.model
+    flags.names = {is_named ? flags.model.options.model
                             : std::filesystem::path(options.model).filename().string()};
   if (flags.names.front().find('*') != std::string::npos)
     fail_usage("expected the first of --served-model-name as a name without *, found {}",
@@ -330,6 +371,7 @@ int run_serve(ServeFlags flags) {
   const Tokenizer tokenizer = open_tokenizer(options);
   if (is_engine_process) run_engine_process(flags, tokenizer);
   const Served served(flags, options, tokenizer);
+  say_what_is_loaded(served.model().card, options);
   std::optional<Local> local;
   std::unique_ptr<server::Backend> apart;
   std::unique_ptr<server::LabBackend> lab;
@@ -342,6 +384,7 @@ int run_serve(ServeFlags flags) {
                                      : local.emplace(flags, tokenizer).backend;
   if (local) say_step_rows(flags, local->instance);
   const auto journal = open_journal(flags);
+  if (journal) flags.server.batch_file = flags.journal + "-batches";
   server::Server server(flags.server, served.model(), backend, journal.get());
   fmt::print(stderr, "{} as {} on {}\n", backend.facts().identity, flags.names.front(),
              backend.facts().instruction_set);

@@ -3,10 +3,13 @@
 
 #include <fmt/ranges.h>
 
+#include <algorithm>
+
 #include "base/error.h"
 #include "base/json.h"
 #include "foreign_flags.h"
 #include "frontend/request_limits.h"
+#include "help_format.h"
 
 namespace invar::cli {
 
@@ -131,6 +134,40 @@ void add_limit_flags(CLI::App& command, ServeFlags& flags) {
       ->capture_default_str();
 }
 
+// vLLM's way to say them all, as JSON.
+void take_sampling(const std::string& text, ServeFlags& flags) {
+  const json::Value all = json::parse(text, "--override-generation-config");
+  constexpr std::string_view kNames[] = {"temperature", "top_k", "top_p", "min_p",
+                                         "repetition_penalty"};
+  if (!all.is_object())
+    fail_usage("expected --override-generation-config as an object of JSON, found {}",
+               all.type_name());
+  for (const auto& [name, value] : all.as_object()) {
+    if (std::ranges::find(kNames, name) == std::end(kNames) || !value.is_number())
+      fail_usage("expected numbers under {} in --override-generation-config, found {}: {}",
+                 fmt::join(kNames, ", "), json::quoted(name), json::excerpt(value));
+    flags.sampling.set(name, value);
+  }
+}
+
+// What requests leave open.
+void add_default_sampling(CLI::App& command, ServeFlags& flags) {
+  const auto add = [&](const char* flag, const char* field, const char* what) {
+    command.add_option_function<double>(
+        flag, [&flags, field](double value) { flags.sampling.set(field, value); },
+        fmt::format("{} of requests that leave it open (default: the model's)", what));
+  };
+  add("--temperature", "temperature", "Temperature");
+  add("--top-k", "top_k", "top_k");
+  add("--top-p", "top_p", "top_p");
+  add("--min-p", "min_p", "min_p");
+  add("--repetition-penalty", "repetition_penalty", "repetition_penalty");
+  command.add_option_function<std::string>(
+      "--override-generation-config",
+      [&flags](const std::string& text) { take_sampling(text, flags); },
+      "The same as JSON: {\"temperature\": 0.7}");
+}
+
 // How answers are made.
 void add_answer_flags(CLI::App& command, ServeFlags& flags) {
   command.add_option("--served-model-name", flags.names,
@@ -153,6 +190,7 @@ void add_answer_flags(CLI::App& command, ServeFlags& flags) {
       .add_option("--generation-config", flags.generation_config,
                   "Sampling defaults: auto (the model's generation_config.json) or vllm (vLLM's)")
       ->capture_default_str();
+  add_default_sampling(command, flags);
   command.add_option("--chat-template", flags.template_file,
                      "Jinja file to use instead of the model's chat template");
   command
@@ -262,6 +300,9 @@ void add_serve_flags(CLI::App& command, ServeFlags& flags) {
   add_serving_flags(command, flags);
   add_record_flags(command, flags);
   refuse_foreign_flags(command);
+  show_first(command,
+             {"--host", "--port", "--api-key", "--served-model-name", "--max-model-len", "--device",
+              "--threads", "--tensor-parallel-size", "--max-num-seqs", "--journal"});
   using namespace openai;
   command.footer(fmt::format(
       "A request may have {} fields, {} stop strings of {} bytes, {} stop_token_ids,\n"

@@ -4,6 +4,7 @@
 
 #include "base/error.h"
 #include "frontend/openai_sampling.h"
+#include "session/hub_names.h"
 #include "session/open.h"
 
 namespace invar {
@@ -36,7 +37,8 @@ InstanceOptions instance_options(const SessionOptions& o) {
     fail_usage("expected max_model_len of -1 or more, found {}", o.max_model_len);
   if (!(o.kv_cache_gib >= 0 && o.kv_cache_gib < 1e6))
     fail_usage("expected kv_cache_gib of 0 or more, found {}", o.kv_cache_gib);
-  InstanceOptions options{.model = {.model = o.model,
+  const std::string model = o.load_format == "auto" ? found_model(o.model) : o.model;
+  InstanceOptions options{.model = {.model = model,
                                     .load_format = o.load_format,
                                     .arithmetic = o.arithmetic,
                                     .weights = o.weights,

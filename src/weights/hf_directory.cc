@@ -262,7 +262,8 @@ HfDirectory open_hf_directory(const std::string& path) {
   }
   if (!fs::is_directory(path, ignored))
     fail("{}: expected a model directory, found {}", path,
-         exists(path) ? "a file; of files GGUF's are read" : "nothing; Invar downloads no models");
+         exists(path) ? "a file; of files GGUF's are read"
+                      : "nothing; invar pull fetches a model of the hub");
   const std::string config = join(path, "config.json");
   if (!exists(config))
     fail("{}: not a model directory: it has no config.json{}", path,

@@ -34,7 +34,7 @@ def check_pages(folder):
     for name in commands:
         assert folder / f"invar-{name}.1" in pages, f"expected a page of invar {name}"
     serve = (folder / "invar-serve.1").read_text()
-    for option in re.findall(r"--[a-z][a-z-]+", subprocess.run([invar, "serve", "--help"], check=True, capture_output=True,
+    for option in re.findall(r"--[a-z][a-z-]+", subprocess.run([invar, "serve", "--help-all"], check=True, capture_output=True,
                                                                text=True).stdout):
         assert option.replace("-", "\\-") in serve, f"expected {option} in invar-serve.1"
     if shutil.which("groff"):

@@ -1,0 +1,79 @@
+#include "chat_settings.h"
+
+#include <fmt/format.h>
+
+#include "base/atomic_file.h"
+#include "base/error.h"
+#include "frontend/body_fields.h"
+
+namespace invar::cli {
+
+namespace {
+
+constexpr int32_t kAnyVocabulary = INT32_MAX;
+
+json::Value settings_of(const SamplingParams& p) {
+  return json::Object{{"temperature", p.temperature},
+                      {"top_k", p.top_k},
+                      {"top_p", p.top_p},
+                      {"min_p", p.min_p},
+                      {"repetition_penalty", p.repetition_penalty},
+                      {"presence_penalty", p.presence_penalty},
+                      {"frequency_penalty", p.frequency_penalty},
+                      {"max_tokens", p.max_tokens},
+                      {"seed", p.seed}};
+}
+
+}  // namespace
+
+std::string shown_settings(const SamplingParams& params) {
+  std::string text;
+  for (const auto& [name, value] : settings_of(params).as_object())
+    text += fmt::format("  {:20} {}\n", name, json::dump(value));
+  return text;
+}
+
+void change_setting(SamplingParams& params, const std::string& name, const std::string& value) {
+  const json::Value known = settings_of(params);
+  if (!known.find(name))
+    fail_usage("expected a setting that /set shows, found {}", json::quoted(name));
+  json::Value asked = json::Object();
+  try {
+    asked.set(name, json::parse(value, name));
+  } catch (const Error&) {
+    fail_usage("expected {} as a number, found {}", name, json::quoted(value));
+  }
+  const BodyFields fields(asked);
+  SamplingParams changed = params;
+  fields.read_number("temperature", changed.temperature);
+  fields.read_integer("top_k", changed.top_k, -1);
+  fields.read_number("top_p", changed.top_p);
+  fields.read_number("min_p", changed.min_p);
+  fields.read_number("repetition_penalty", changed.repetition_penalty);
+  fields.read_number("presence_penalty", changed.presence_penalty);
+  fields.read_number("frequency_penalty", changed.frequency_penalty);
+  fields.read_integer("max_tokens", changed.max_tokens, 1);
+  if (const json::Value* seed = fields.find("seed"))
+    changed.seed = static_cast<uint64_t>(integer_of(*seed, "seed", 0, INT64_MAX));
+  checked(changed, kAnyVocabulary);
+  params = changed;
+}
+
+void save_conversation(const std::string& path, const json::Array& messages) {
+  write_file_atomically(path, json::dump(json::Object{{"messages", messages}}, 2) + "\n");
+}
+
+json::Array load_conversation(const std::string& path) {
+  const json::Value kept = json::parse_file(path);
+  const json::Value* messages = kept.find("messages");
+  if (!messages || !messages->is_array())
+    fail("{}: expected \"messages\", as /save writes them, found {}", path, json::excerpt(kept));
+  for (const json::Value& message : messages->as_array())
+    for (const char* name : {"role", "content"})
+      if (const json::Value* found = message.find(name); !found || !found->is_string())
+        fail("{}: expected messages with a role and a content, found {}", path,
+             json::excerpt(message));
+  return messages->as_array();
+}
+
+}  // namespace invar::cli
