@@ -162,8 +162,7 @@ NumbersAsked Server::decisions_asked(const HttpRequest& request, const json::Val
   std::vector<Question> questions;
   for (const json::Value& value : list_of(needed(body, "questions"), "questions", kMostQuestions)) {
     const std::string field = fmt::format("questions[{}]", questions.size());
-    Question& question =
-        questions.emplace_back(said_of(field, [&] { return question_of(value); }));
+    Question& question = questions.emplace_back(said_of(field, [&] { return question_of(value); }));
     const std::vector<int32_t> prompt =
         said_of("input", [&] { return admission_.chat_tokens(chat_of(body, question)); });
     for (const Option& option : question.options) {
