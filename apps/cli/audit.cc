@@ -9,6 +9,7 @@
 #include <set>
 
 #include "audit_axes.h"
+#include "audit_trainer.h"
 #include "base/error.h"
 #include "base/timer.h"
 
@@ -22,6 +23,7 @@ struct AuditFlags {
   int completions = 0;  // of the classic; 0: 200, with --full 1000
   // Print the probes' answers and nothing else: tokens of an answer, and of each prompt.
   std::vector<int> only_answers;
+  TrainerAuditFlags trainer;
 };
 
 // The options with another arithmetic. The baseline runs on the CPU, whatever the device: it is
@@ -221,6 +223,10 @@ void compare(AuditRunner& runner, const AuditFlags& flags, const Schedule& base,
 constexpr int kContext = 512;
 
 int run_audit(const AuditFlags& flags) {
+  if (!flags.trainer.is_on && !flags.trainer.against.empty())
+    fail_usage("--against says what stands beside the trainer: expected --trainer, found none");
+  if (flags.trainer.is_on)
+    return audit_trainer(resolved(flags.model), flags.trainer, flags.model.json);
   const Timer timer;
   Schedule base;
   base.model = resolved(flags.model);
@@ -274,6 +280,16 @@ void add_audit(CLI::App& app, Action& action) {
       ->add_option("--completions", flags->completions,
                    "Completions of one prompt; 0 means 200, 1000 with --full, or 40 where neither "
                    "that nor a MODEL is named")
+      ->capture_default_str();
+  command->add_flag("--trainer", flags->trainer.is_on,
+                    "Compare the sampler with the trainer instead: the whole distribution at every "
+                    "position of answers, by hash, and the KL");
+  command->add_option("--against", flags->trainer.against,
+                      "Other trainers beside it: transformers (or transformers:bfloat16), a Python "
+                      "function FILE.py:NAME of token ids that returns logits, or a directory of "
+                      "logits");
+  command->add_option("--texts", flags->trainer.texts, "Answers that --trainer compares")
+      ->check(CLI::Range(1, 4096))
       ->capture_default_str();
   command->add_option("--only-answers", flags->only_answers)->group("");  // for the second process
   command->callback([&action, flags] { action = [flags] { return run_audit(*flags); }; });

@@ -107,6 +107,34 @@ void check_recipe(const std::string& where, const json::Value& found, const json
   for (const auto& [key, value] : found.as_object()) check(key);
 }
 
+// What `wanted` is called when it goes on from a checkpoint of `found`, after `step` steps.
+json::Value going_on(const std::string& where, const json::Value& found, json::Value wanted,
+                     int64_t step, bool extends) {
+  json::Value compared = found;
+  const json::Value* earlier = found.find("extended");
+  if (earlier) wanted.set("extended", *earlier);
+  const json::Value *before = found.find("steps"), *now = wanted.find("steps");
+  if (before && now && before->is_integer() && now->is_integer() &&
+      before->as_integer() < now->as_integer()) {
+    const json::Value* last = wanted.find("final_rate");
+    const bool falls = !last || last->as_number() != 1;
+    if (falls && !extends)
+      fail_usage(
+          "{}: the rate of this run falls along {} steps: expected as many, or --extend to go on "
+          "along more, found {}",
+          where, before->as_integer(), now->as_integer());
+    if (falls) {
+      json::Array all = earlier ? earlier->as_array() : json::Array{};
+      all.push_back(json::Array{step, before->as_integer()});
+      wanted.set("extended", all);
+      compared.set("extended", std::move(all));
+    }
+    compared.set("steps", now->as_integer());
+  }
+  check_recipe(where, compared, wanted);
+  return wanted;
+}
+
 void expect_array(const TensorSource& source, const char* name, int64_t size) {
   const TensorInfo expected{DType::f32, {size}};
   if (!source.has(name) || source.info(name) != expected)
@@ -194,15 +222,16 @@ void save_checkpoint(const std::string& directory, const Trainer& trainer,
 }
 
 std::optional<SavedRun> find_saved_run(const std::string& directory, const json::Value& recipe,
-                                       int64_t state_size) {
+                                       int64_t state_size, bool extends) {
   const std::vector<fs::path> found = checkpoints_in(directory);
   if (found.empty()) return {};
   const std::string where = (found.back() / "training.json").string();
   const json::Value training = json::parse_file(where);
   for (const char* key : {"step", "data", "recipe"})
     if (!training.find(key)) fail("{}: expected \"{}\", found no such key", where, key);
-  check_recipe(where, *training.find("recipe"), recipe);
-  SavedRun run{.step = training.find("step")->as_integer(),
+  const int64_t step = training.find("step")->as_integer();
+  SavedRun run{.step = step,
+               .recipe = going_on(where, *training.find("recipe"), recipe, step, extends),
                .data = data_state(*training.find("data")),
                .arrays = open_checkpoint((found.back() / "state").string())};
   for (const char* name : {"master", "first", "second"})
@@ -211,10 +240,12 @@ std::optional<SavedRun> find_saved_run(const std::string& directory, const json:
 }
 
 std::optional<RunState> load_checkpoint(const std::string& directory, const json::Value& recipe,
-                                        int64_t state_size) {
-  auto run = find_saved_run(directory, recipe, state_size);
+                                        int64_t state_size, bool extends) {
+  auto run = find_saved_run(directory, recipe, state_size, extends);
   if (!run) return {};
-  RunState state{.training = {.step = run->step}, .data = std::move(run->data), .recipe = recipe};
+  RunState state{.training = {.step = run->step},
+                 .data = std::move(run->data),
+                 .recipe = std::move(run->recipe)};
   const auto read = [&](const char* name, std::vector<float>& array) {
     array.resize(static_cast<size_t>(state_size));
     run->arrays->read(name, 0, state_size, DType::f32, array.data());

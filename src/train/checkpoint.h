@@ -25,6 +25,7 @@ struct RunState {
 // asked for.
 struct SavedRun {
   int64_t step = 0;
+  json::Value recipe;  // that the run goes on with: what was asked for, and how it came here
   RowPacker::State data;
   std::unique_ptr<TensorSource> arrays;
 };
@@ -56,11 +57,13 @@ void save_checkpoint(const std::string& directory, const Trainer& trainer,
                      const TokenizerTexts& texts, ThreadPool& pool);
 
 // The newest checkpoint, or none. Throws Error when it is damaged or was made by another recipe
-// than `recipe`, naming what differs.
+// than `recipe`, naming what differs. One with fewer steps in all is no other where the learning
+// rate does not fall; where it does, `extends` says that from here on it falls along the new count,
+// and the run's recipe keeps that it did ("extended").
 std::optional<SavedRun> find_saved_run(const std::string& directory, const json::Value& recipe,
-                                       int64_t state_size);
+                                       int64_t state_size, bool extends = false);
 // The same, all of it in memory.
 std::optional<RunState> load_checkpoint(const std::string& directory, const json::Value& recipe,
-                                        int64_t state_size);
+                                        int64_t state_size, bool extends = false);
 
 }  // namespace invar

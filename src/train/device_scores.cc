@@ -4,6 +4,7 @@
 
 #include "base/check.h"
 #include "numerics/math.h"
+#include "sampling/row.h"
 
 namespace invar {
 
@@ -12,6 +13,7 @@ namespace {
 float entropy_of(const orders::LogSumExp& sum, std::span<const float> logits) {
   double entropy = 0;
   for (const float logit : logits) {
+    if (logit == kExcluded) continue;
     const float x = sum.log_probability(logit);
     entropy -= double{x} * math::exp(x);
   }

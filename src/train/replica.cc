@@ -127,6 +127,8 @@ Trainer::Replica::Replica(const TrainerOptions& options, const ParameterLayout& 
   if (!exits_.empty()) exit_logits_ = floats(*device_, positions * spec.vocab, "an exit's logits");
   if (options.teacher.weights)
     teacher_ = std::make_unique<TeacherOfRows>(options, on_.kernels, *device_, pool_);
+  if (changes_rows(options.sampled))
+    sampled_.emplace(*device_, options.sampled, positions, spec.vocab);
   // Groups meet two and two: at most one buffer waits on each level of the tree.
   const int levels = std::bit_width(static_cast<unsigned>(options.groups / options.ranks));
   for (int i = 0; i < levels; ++i)
@@ -231,8 +233,14 @@ void Trainer::Replica::run_forward(std::span<const PackedRow> rows, Tape* tape) 
   io_.keep_logits = true;
   forward(decoder_, batch_, kv_, forward_workspace_, solo_group(), io_);
   timed(times_, "log-sum-exp",
-        [&] { scores_.compute(decoder_, kernels_, io_.device_logits, wanted_.targets); });
+        [&] { scores_.compute(decoder_, kernels_, sampled_logits(), wanted_.targets); });
   note_failure(scores_);
+}
+
+// The rows that the targets were drawn from.
+const float* Trainer::Replica::sampled_logits() {
+  return sampled_ ? sampled_->process(io_.device_logits, wanted_.weights, pool_)
+                  : io_.device_logits;
 }
 
 // Logits of the module, behind run_forward with a tape.
@@ -271,8 +279,9 @@ Activation Trainer::Replica::loss_gradient(const DeviceScores& scores, const Wan
                                            double total, float weight, const DeviceScores* teacher,
                                            DeviceArray<bf16_t>& memory) {
   std::vector<float> weights;
+  const float temperature = sampled_ ? sampled_->temperature() : 1.0f;
   for (const float w : wanted.weights)
-    weights.push_back(w == 0 ? 0.0f : static_cast<float>(w / total) * weight);
+    weights.push_back(w == 0 ? 0.0f : static_cast<float>(w / total) * weight / temperature);
   device_->upload(row_weights_.data(), weights.data(), weights.size() * sizeof(float));
   const Activation out{memory.data(), DType::bf16, activation_stride(scores.vocab())};
   LossParams params{.logits = scores.logits(),
@@ -614,6 +623,24 @@ std::string Trainer::Replica::log_probabilities(std::span<const PackedRow> rows,
   const size_t rows_in_all = batch_.rows.size();
   for (size_t t = 0; t < rows_in_all; ++t) out[t] = scores_.log_probability(t);
   if (entropies) scores_.entropies(wanted_.weights, {entropies, rows_in_all}, pool_);
+  return {};
+}
+
+std::string Trainer::Replica::logits(std::span<const PackedRow> rows,
+                                     FunctionRef<void(size_t, std::span<const float>)> take) {
+  failure_.clear();
+  run_forward(rows, nullptr);
+  if (!failure_.empty()) return failure_;
+  const auto width = static_cast<size_t>(options_.model.spec.vocab);
+  std::vector<float> fetched(device_->is_host() ? 0 : width);
+  for (size_t t = 0; t < batch_.rows.size(); ++t) {
+    const float* row = scores_.logits() + t * width;
+    if (!device_->is_host()) {
+      device_->download(fetched.data(), row, width * sizeof(float));
+      row = fetched.data();
+    }
+    take(t, {row, width});
+  }
   return {};
 }
 

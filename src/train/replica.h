@@ -12,6 +12,7 @@
 #include "train/device_scores.h"
 #include "train/gathered_weights.h"
 #include "train/packed_batch.h"
+#include "train/sampled_rows.h"
 #include "train/teacher.h"
 #include "train/trained_arrays.h"
 #include "train/trainer.h"
@@ -50,6 +51,9 @@ class Trainer::Replica {
   // Log-probabilities of the targets of up to batch_rows rows; see Trainer. These, too, the ranks
   // call together, for any rows. Returns what was not finite, or nothing.
   std::string log_probabilities(std::span<const PackedRow> rows, float* out, float* entropies);
+  // `take` gets every position's number in the batch and its logits.
+  std::string logits(std::span<const PackedRow> rows,
+                     FunctionRef<void(size_t, std::span<const float>)> take);
   void append_routed_experts(std::span<const PackedRow> rows, std::vector<int32_t>& to);
   void score_mtp(std::span<const PackedRow> rows, MtpScore& score);
 
@@ -98,6 +102,7 @@ class Trainer::Replica {
   void build_batch(std::span<const PackedRow> rows);
   void give_experts(std::span<const PackedRow> rows);
   void run_forward(std::span<const PackedRow> rows, Tape* tape);
+  const float* sampled_logits();
   void run_mtp();
   double balance_weight(size_t rows_of_step) const;
   void compute_batch(std::span<const PackedRow> rows, size_t first, const Totals& totals,
@@ -168,7 +173,8 @@ class Trainer::Replica {
   std::string failure_;
   Wanted wanted_;
   DeviceScores scores_, exit_scores_;
-  std::vector<double> losses_;  // [loss_count()][rows of the step]
+  std::optional<SampledRows> sampled_;  // of a policy that is not sampled as it is
+  std::vector<double> losses_;          // [loss_count()][rows of the step]
 };
 
 }  // namespace invar

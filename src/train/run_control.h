@@ -19,7 +19,8 @@ struct RunControl {
   class Group* group = nullptr;
   std::string device = "cpu";  // or cuda, cuda:N
   std::string instruction_set = "auto";
-  int64_t until = 0;  // stop after this step, with a checkpoint; 0: at the recipe's end
+  bool extends = false;  // with a recipe of more steps than its last checkpoint's
+  int64_t until = 0;     // stop after this step, with a checkpoint; 0: at the recipe's end
   // Asked after every step and before the first: true ends the run there, with a checkpoint.
   std::function<bool()> stop;
 

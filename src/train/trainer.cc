@@ -3,6 +3,7 @@
 #include <cmath>
 #include <thread>
 
+#include "base/check.h"
 #include "base/error.h"
 #include "base/timer.h"
 #include "collectives/peer_group.h"
@@ -94,6 +95,9 @@ void Trainer::check_options() const {
   require(is_power_of_two(o.ranks) && o.ranks <= o.groups,
           "a number of ranks that is a power of two and at most the groups", o.ranks);
   if (o.device != "cpu") check_device_options();
+  if (changes_rows(o.sampled) &&
+      (o.teacher.weights || !o.exits.empty() || o.model.spec.mtp_layers > 0))
+    fail_usage("expected no teacher, exits or multi-token prediction beside a sampler's filters");
   int before = 0;
   for (const ExitLoss& exit : o.exits) {
     require(exit.layers > before && exit.layers < o.model.spec.layers,
@@ -227,6 +231,20 @@ std::vector<float> Trainer::log_probabilities(std::span<const PackedRow> rows,
   for (const std::string& failure : failures)
     if (!failure.empty()) fail("{} is not finite", failure);
   return result;
+}
+
+void Trainer::logits(std::span<const PackedRow> rows, const TakeLogits& take) {
+  CHECK(replicas_.size() == 1, "one rank");
+  const auto most = static_cast<size_t>(options_.batch_rows);
+  for (size_t first = 0; first < rows.size(); first += most) {
+    const auto batch = rows.subspan(first, std::min(most, rows.size() - first));
+    const std::string failure =
+        replicas_[0]->logits(batch, [&](size_t t, std::span<const float> logits) {
+          const auto context = static_cast<size_t>(options_.context);
+          take(first + t / context, t % context, logits);
+        });
+    if (!failure.empty()) fail("{} is not finite", failure);
+  }
 }
 
 std::vector<int32_t> Trainer::routed_experts(std::span<const PackedRow> rows) {

@@ -12,6 +12,7 @@
 #include "model/families/families.h"
 #include "model/operation_times.h"
 #include "model/parameters.h"
+#include "sampling/params.h"
 #include "train/adamw.h"
 #include "train/packed_row.h"
 #include "weights/tensor_source.h"
@@ -37,6 +38,9 @@ struct TrainerOptions {
   std::vector<ExitLoss> exits;  // layers ascending
   float mtp_weight = 0;  // of the module that predicts one token further, if the model has one
   TeacherOptions teacher;
+  // What draws the rows' tokens: loss and log-probabilities are those of the row after temperature,
+  // min-p, top-k and top-p (numerics 6). Nothing else of it counts.
+  SamplingParams sampled;
   double balance = 0;  // weight of the loss that balances experts (numerics 9), if there are any
   int context = 512;   // positions of a row, a multiple of 32
   int rows = 32;       // of a step
@@ -114,6 +118,11 @@ class Trainer {
   // weight is not 0. Throws Error when a logit is not finite.
   std::vector<float> log_probabilities(std::span<const PackedRow> rows,
                                        std::vector<float>* entropies = nullptr);
+
+  // The whole rows of logits behind them: `take` gets position t of row r and its logits, in order.
+  // Of a trainer of one rank.
+  using TakeLogits = std::function<void(size_t row, size_t position, std::span<const float>)>;
+  void logits(std::span<const PackedRow> rows, const TakeLogits& take);
 
   // The experts that the rows' positions go through, [rows][context][layers with experts][chosen].
   std::vector<int32_t> routed_experts(std::span<const PackedRow> rows);

@@ -194,7 +194,10 @@ class Run {
 
   void start() {
     const int64_t size = ParameterLayout(recipe_.trainer.model.spec).size();
-    if (const auto saved = find_saved_run(options_.checkpoints(), identity(), size)) {
+    identity_ = identity();
+    if (const auto saved =
+            find_saved_run(options_.checkpoints(), identity_, size, options_.extends)) {
+      identity_ = saved->recipe;
       packer_.restore(saved->data);
       data_ = saved->data;
       trainer_ = std::make_unique<Trainer>(recipe_.trainer, saved->step, *saved->arrays);
@@ -234,7 +237,7 @@ class Run {
     saved_ = trainer_->steps_done();
     trainer_->read_together([&] {
       ThreadPool pool(1);
-      save_checkpoint(options_.checkpoints(), *trainer_, data_, identity(), texts_, pool);
+      save_checkpoint(options_.checkpoints(), *trainer_, data_, identity_, texts_, pool);
     });
     if (metrics) metrics->draw(recipe_.name);
   }
@@ -248,6 +251,7 @@ class Run {
   RowPacker packer_;
   RowPacker::State data_;  // after the trainer's last step
   std::unique_ptr<Trainer> trainer_;
+  json::Value identity_;
   int64_t saved_ = 0;  // the step of the last checkpoint
   std::vector<PackedRow> held_out_rows_;
 };

@@ -704,6 +704,31 @@ class BadInput(CliTest):
         self.refuse(1, "memory", *run, "--tensor-parallel-size", "2", "--kv-cache-memory", "40", "--max-num-seqs", "500",
                     "--distributed-executor-backend", "threads", address_space=3 << 30)
 
+    def test_the_trainer_has_the_samplers_whole_distribution(self):
+        """Beside others: a function and a directory of logits that are zeros."""
+        (self.root / "trainer.py").write_text("def zeros(tokens):\n    return [[0.0] * 512 for _ in tokens]\n")
+        folder = self.root / "logits"
+        words = ["audit", self.model, "--trainer", "--texts", "2", "--threads", "1", "--json"]
+        self.refuse(1, "texts.jsonl is written", *words, "--against", folder)
+        texts = [json.loads(line) for line in (folder / "texts.jsonl").read_text().splitlines()]
+        vocab = json.loads((self.model / "config.json").read_text())["vocab_size"]
+        for i, text in enumerate(texts):
+            shape = f"({len(text['tokens'])}, {vocab})"
+            head = f"{{'descr': '<f4', 'fortran_order': False, 'shape': {shape}, }}".ljust(117) + "\n"
+            (folder / f"{i}.npy").write_bytes(b"\x93NUMPY\x01\0" + struct.pack("<H", len(head)) + head.encode() +
+                                              bytes(4 * vocab * len(text["tokens"])))
+        function = f"{self.root}/trainer.py:zeros"
+        (self.root / "trainer.py").write_text((self.root / "trainer.py").read_text().replace("512", str(vocab)))
+        said = json.loads(self.succeed(*words, "--against", folder, "--against", function))
+        own, *others = said["trainers"]
+        self.assertTrue(said["passed"])
+        self.assertEqual([own["equal_positions"], own["equal_hashes"], own["largest_kl"]], [own["positions"], 2, 0])
+        self.assertEqual(own["positions"], 96)
+        for other in others:  # the control
+            self.assertEqual([other["equal_positions"], other["equal_hashes"], other["different_tokens"]], [0, 0, 96])
+            self.assertGreater(other["mean_kl"], 0)
+        self.refuse(2, "expected --trainer", "audit", self.model, "--against", folder)
+
     def test_odd_files(self):
         run = ["generate", "-p", "x", *FAST]
         self.refuse(1, "/dev/zero", *run, "--guided-json", "/dev/zero")

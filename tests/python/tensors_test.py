@@ -2,7 +2,7 @@
 import unittest
 
 import numpy as np
-from invar import SamplingParams
+from invar import SamplingParams, hashes
 from support import tiny
 
 TEXT = list(range(3, 150))
@@ -16,6 +16,15 @@ class TensorsTest(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
         cls.llm = tiny()
+
+    def test_the_hash_of_logits_is_an_answers(self):
+        llm = tiny()
+        ids = [5, 6, 7, 8]
+        answer = llm.generate([{"prompt_token_ids": ids}], SamplingParams(max_tokens=6, seed=1, ignore_eos=True), use_tqdm=False)[0].outputs[0]
+        rows = np.array(llm.logits(ids + answer.token_ids, list(range(3, 9))))
+        self.assertEqual(hashes.logits_hash(rows), answer.logits_hash)
+        rows[2, 100] = np.nextafter(rows[2, 100], np.float32(1e9))
+        self.assertNotEqual(hashes.logits_hash(rows), answer.logits_hash, "the control: one bit of one logit")
 
     def test_logits_of_positions_are_those_of_the_whole(self):
         whole = self.llm.logits(TEXT)

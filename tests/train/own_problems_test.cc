@@ -94,10 +94,71 @@ TEST_F(OwnProblemsTest, are_judged_by_a_program) {
   }
 }
 
+// A function gets what it has parameters for, and says a reward or the next message.
+TEST_F(OwnProblemsTest, are_judged_by_a_python_function) {
+  OwnTasks own = tasks(kThree);
+  const std::string file = (directory_ / "judge.py").string();
+  std::ofstream(file) << R"(
+def reward(answer, right):
+    print("what is printed goes elsewhere")
+    return 0.5 if answer == right else -1
+
+def talk(answer, turn, **more):
+    return f"again, {more['conversation']}" if turn == 0 else {"reward": 2}
+
+def raw(answer):
+    return {"text": "<|im_end|>"}
+)";
+  own.python = file + ":reward";
+  OwnProblems problems(own);
+  const Problem problem = problems.make(corpus::Split::problems, 0);
+  EXPECT_EQ(problems.reward(problem, "1", true), 0.5);
+  EXPECT_EQ(problems.reward(problem, "2", true), -1);
+  EXPECT_EQ(problems.judge_name().substr(0, 14), "python reward ");
+
+  own.python = file + ":talk";
+  OwnProblems talking(own);
+  EXPECT_EQ(talking.judge({.problem = problem, .answer = "a", .conversation = 7}).message,
+            "\n<|im_start|>user\nagain, 7<|im_end|>\n<|im_start|>assistant\n");
+  EXPECT_EQ(
+      talking.judge({.problem = problem, .answer = "a", .ended = false}).message.substr(0, 10),
+      "<|im_end|>");
+  EXPECT_EQ(talking.judge({.problem = problem, .answer = "a", .turn = 1}).reward, 2);
+  EXPECT_NE(talking.judge_name(), problems.judge_name());
+  EXPECT_NE(sentence_of([&] { talking.reward(problem, "a", true); }).find("found a message"),
+            std::string::npos);
+  own.python = file + ":raw";
+  EXPECT_EQ(OwnProblems(own).judge({.problem = problem, .answer = "a"}).message, "<|im_end|>");
+  for (const char* wrong : {"judge.py", ":x", "x:"}) {
+    own.python = wrong;
+    EXPECT_NE(sentence_of([&] { OwnProblems{own}; }).find("FILE:NAME"), std::string::npos);
+  }
+  own.python = file + ":nothing";
+  EXPECT_NE(sentence_of([&] { OwnProblems(own).reward(problem, "a", true); }).find("ended"),
+            std::string::npos);
+}
+
+// verl's columns, too. Where pyarrow is not installed, the file is refused.
+TEST_F(OwnProblemsTest, are_rows_of_a_parquet_file) {
+  const std::string file = (directory_ / "problems.parquet").string();
+  const std::string write =
+      "python3 -c 'import sys, pyarrow as a, pyarrow.parquet as p; "
+      "p.write_table(a.Table.from_pylist([{\"prompt\": [{\"role\": \"user\", "
+      "\"content\": \"u\"}], \"reward_model\": {\"ground_truth\": \"4\"}}] * 3), "
+      "sys.argv[1])' ";
+  const bool has_arrow = std::system((write + file + " 2> /dev/null").c_str()) == 0;
+  if (!has_arrow) std::ofstream(file) << "PAR1";
+  const auto open = [&] { return OwnProblems({.file = file}); };
+  if (!has_arrow)
+    EXPECT_NE(sentence_of(open).find("pyarrow"), std::string::npos);
+  else
+    EXPECT_EQ(open().make(corpus::Split::problems, 2).right, "4");
+}
+
 TEST_F(OwnProblemsTest, say_what_is_wrong_with_a_program) {
   const Problem problem{Task::own, "p", ""};
   const auto sentence = [&](const std::vector<std::string>& command) {
-    return sentence_of([&] { RewardProcess(command).reward(problem, "a", true); });
+    return sentence_of([&] { RewardProcess(command).judge({.problem = problem, .answer = "a"}); });
   };
   EXPECT_NE(sentence({"/bin/true"}).find("ended"), std::string::npos);
   EXPECT_NE(sentence({"/nowhere"}).find("ended"), std::string::npos);

@@ -57,7 +57,7 @@ TEST(ProbabilityGap, IsZeroWhateverTheRanks) {
   engine.scheduler.max_model_len = kContext;
   engine.scheduler.max_num_seqs = 16;
   engine.kv_bytes = 16 << 20;
-  Rollouts sampling({.model = sampler(), .engine = engine}, kAnswerTokens, {});
+  Rollouts sampling({.model = sampler(), .engine = engine}, {.max_tokens = kAnswerTokens});
   std::string digest;
   for (const int ranks : {1, 2, 4}) {
     Trainer trainer(trainer_of(ranks), 7);

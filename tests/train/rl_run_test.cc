@@ -10,6 +10,7 @@
 
 #include <filesystem>
 #include <fstream>
+#include <set>
 
 #include "../support/fixed_drafts.h"
 #include "base/error.h"
@@ -18,6 +19,7 @@
 #include "model/parameter_source.h"
 #include "train/checkpoint.h"
 #include "train/rl/experiment.h"
+#include "train/rl/packing.h"
 #include "train/rl/rollouts.h"
 #include "train/training_run.h"
 #include "weights/hf_directory.h"
@@ -246,6 +248,158 @@ TEST_F(RlRuns, GiveTheSameWeightsHoweverTheyAreRun) {
   differs("answers", [](RlRecipe& r) { r.answers = 9; });
 }
 
+// Temperatures and filters are part of the policy: the sampler's log-probabilities of what it
+// samples from are the trainer's, to the bit (a run ends at the first that is not).
+TEST_F(RlRuns, WhatIsSampledFromIsWhatIsTrained) {
+  const std::string plain = digest(recipe(), to("plain"));
+  for (const char* rows :
+       {"temperature = 0.5", "temperature = 1.2\ntop_p = 0.9", "temperature = 0.7\ntop_k = 20",
+        "temperature = 0.9\nmin_p = 0.05", "top_p = 0.8\ntop_k = 50\nmin_p = 0.01"}) {
+    const RlRecipe r = read_rl_recipe(
+        write("sampled.toml", replaced("answers = 8", std::string("answers = 8\n") + rows)));
+    std::vector<RlProgress> steps;
+    EXPECT_NE(digest(r, to("sampled"), &steps), plain) << rows;
+    int64_t tokens = 0;
+    for (const RlProgress& p : steps) {
+      EXPECT_EQ(p.mismatch.different, 0) << rows;
+      tokens += p.mismatch.tokens;
+    }
+    EXPECT_GT(tokens, 1000) << rows;
+  }
+}
+
+// The control: the raw mode, in which log-probabilities are the model's own.
+TEST_F(RlRuns, RawLogProbabilitiesAreNotThoseOfWhatIsSampled) {
+  const std::string model = (directory_ / "start/model").string();
+  const HfDirectory directory = open_hf_directory(model);
+  TrainerOptions options;
+  options.model = parse_model_config(directory.config, directory.generation_config, model);
+  options.context = 128, options.rows = options.groups = options.batch_rows = 2;
+  options.sampled = {.temperature = 0.7, .top_p = 0.95};
+  Trainer trainer(options, starting_state(options.model.spec, *open_checkpoint(model)));
+  InstanceOptions instance{.model = {.model = model, .threads = 1}};
+  instance.engine.scheduler.max_model_len = 128;
+  std::vector<Question> questions;
+  for (uint64_t seed = 0; seed < 8; ++seed) questions.push_back({{20, 27, 34, 41}, seed});
+  const auto different = [&](LogprobsMode mode) {
+    SamplingParams sampling = options.sampled;
+    sampling.max_tokens = 30;
+    sampling.logprobs_mode = mode;
+    Rollouts rollouts(instance, sampling);
+    const std::vector<Answer> answers = rollouts.answer(questions, 1);
+    std::vector<const std::vector<int32_t>*> prompts, tokens;
+    for (size_t i = 0; i < answers.size(); ++i) {
+      prompts.push_back(&questions[i].prompt);
+      tokens.push_back(&answers[i].tokens);
+    }
+    const PackedAnswers packed = pack_answers(prompts, tokens, options.context, 2, 0);
+    const std::vector<float> trained = trainer.log_probabilities(packed.rows);
+    int64_t count = 0;
+    for (size_t i = 0; i < answers.size(); ++i)
+      for (int32_t t = 0; t < packed.places[i].tokens; ++t)
+        count +=
+            trained[packed.places[i].index(options.context) + t] != answers[i].log_probabilities[t];
+    return count;
+  };
+  EXPECT_EQ(different(LogprobsMode::processed_logprobs), 0);
+  EXPECT_GT(different(LogprobsMode::raw_logprobs), 100);
+}
+
+TEST_F(RlRuns, MethodsDifferByTheirAveragesAlone) {
+  const auto weights = [&](Method method) {
+    RlRecipe r = recipe();
+    r.policy.method = method;
+    return digest(r, to("method"));
+  };
+  const std::string reinforce = weights(Method::reinforce);
+  EXPECT_EQ(weights(Method::rloo), reinforce);
+  std::set<std::string> others = {reinforce};
+  for (const Method method : {Method::grpo, Method::dr_grpo, Method::dapo})
+    EXPECT_TRUE(others.insert(weights(method)).second);
+}
+
+// Several steps of the optimizer on one rollout: behind the first the sampler is an older policy.
+TEST_F(RlRuns, LearnFromARolloutSeveralTimes) {
+  const std::string text = replaced(
+      "method = \"reinforce\"", "method = \"dapo\"\nclip = 0.01\nclip_high = 0.02\nupdates = 3");
+  RlRecipe r = read_rl_recipe(write("updates.toml", text));
+  r.trainer.optimizer.steps = 6;
+  std::vector<RlProgress> steps;
+  const std::string expected = digest(r, to("updates"), &steps);
+  ASSERT_EQ(steps.size(), 2u);
+  int64_t moved = 0;  // a rollout whose rewards are all equal moves nothing
+  double clipped = 0;
+  for (const RlProgress& p : steps) {
+    EXPECT_EQ(p.mismatch.different, 0);
+    moved += p.last_update.different;
+    clipped += p.last_update.clip_fraction;
+  }
+  EXPECT_GT(moved, 0);
+  EXPECT_GT(clipped, 0.0);
+  RlOptions halves = to("halves");
+  halves.until = 3;
+  digest(r, halves);
+  halves.until = 0;
+  EXPECT_EQ(run_rl(r, halves).weights_digest, expected);
+}
+
+// With a rate that does not fall the weights are those of a run that had as many from the start.
+TEST_F(RlRuns, GoOnWithMoreSteps) {
+  RlRecipe r = recipe();
+  r.trainer.optimizer.final_rate = 1;
+  r.trainer.optimizer.steps = 5;
+  const std::string expected = digest(r, to("five"));
+  RlRecipe fewer = r;
+  fewer.trainer.optimizer.steps = 3;
+  const std::string before = digest(fewer, to("extended"));
+  EXPECT_EQ(run_rl(r, to("extended")).weights_digest, expected);
+  EXPECT_NE(before, expected);
+  EXPECT_NE(sentence_of([&] { run_rl(fewer, to("extended")); }).find("expected steps 3, found 5"),
+            std::string::npos);
+
+  // One that falls: only if that is said, and from there on along the new count.
+  RlRecipe falls = recipe(), longer = recipe();
+  longer.trainer.optimizer.steps = 5;
+  digest(falls, to("falls"));
+  EXPECT_NE(sentence_of([&] { run_rl(longer, to("falls")); }).find("or --extend to go on"),
+            std::string::npos);
+  RlOptions options = to("falls");
+  options.extends = true;
+  options.until = 4;
+  run_rl(longer, options);
+  const json::Value saved = json::parse_file(options.checkpoints() + "/step-000004/training.json");
+  EXPECT_EQ(json::dump(*saved.find("recipe")->find("extended")), "[[3, 3]]");
+  options = to("falls");
+  const std::string weights = run_rl(longer, options).weights_digest;
+  EXPECT_NE(weights, digest(longer, to("longer")));
+}
+
+// A program that answers: what it says is in the text and teaches nothing itself.
+TEST_F(RlRuns, LearnFromConversations) {
+  write("problems.jsonl", R"({"messages": [{"role": "user", "content": "What is 1 + 2?"}]})");
+  write("talk.py", R"(
+def talk(answer, turn, last):
+    if last:
+        return len(answer) % 2
+    return "And now?"
+)");
+  const auto run = [&](int turns, std::vector<RlProgress>& steps) {
+    std::string text = replaced("kinds = [\"arithmetic\"]",
+                                "file = \"problems.jsonl\"\npython = \"talk.py:talk\"");
+    text.replace(text.find("max_tokens = 40"), 15,
+                 fmt::format("max_tokens = 12\nturns = {}", turns));
+    text.replace(text.find("problems = 8"), 12, "problems = 0");
+    return digest(read_rl_recipe(write("talk.toml", text)), to("talk"), &steps);
+  };
+  std::vector<RlProgress> one, three;
+  EXPECT_NE(run(1, one), run(3, three));
+  for (const RlProgress& p : three) {
+    EXPECT_EQ(p.mismatch.different, 0);
+    EXPECT_GT(p.mismatch.tokens, 2 * one[0].mismatch.tokens);
+    EXPECT_LE(p.mismatch.tokens, 8 * 8 * 36) << "words of the program were taken for samples";
+  }
+}
+
 // Answers that are decoded along drafts teach the same; metrics and all.
 TEST_F(RlRuns, DraftsDoNotShow) {
   std::vector<RlProgress> plain, drafted;
@@ -279,7 +433,7 @@ TEST_F(RlRuns, UnderTheBaselineDraftsShow) {
   instance.engine.scheduler.max_model_len = 256;
   const auto answers = [&](const SpeculativeConfig& speculation) {
     instance.speculation = speculation;
-    Rollouts rollouts(instance, 20, {});
+    Rollouts rollouts(instance, {.max_tokens = 20});
     Question question{.seed = 5};
     for (int i = 0; i < 40; ++i) question.prompt.push_back(20 + i * 7 % 300);
     return rollouts.answer(std::vector<Question>{question}, 1)[0].log_probabilities;
@@ -376,7 +530,7 @@ TEST_F(RlRuns, HandOverLeavesNoStaleBlock) {
     InstanceOptions options{.model = {.model = model, .threads = 1}};
     options.engine.block_size = 32;
     options.engine.scheduler.max_model_len = 256;
-    return Rollouts(options, 20, {});
+    return Rollouts(options, {.max_tokens = 20});
   };
   // Other weights: every matrix a quarter smaller.
   const auto source = open_checkpoint(model);
@@ -440,14 +594,22 @@ TEST_F(RlRuns, RefuseBadInputInOneSentence) {
     EXPECT_NE(found.find(sentence), std::string::npos) << found;
   };
   expect_refused("prompts = 8", "prompt = 8",
-                 "bad.toml line 8: expected answers, max_tokens, prom");
+                 "bad.toml line 8: expected answers, max_tokens, min_p, prom");
   expect_refused("[policy]", "[polcy]", "found \"polcy\"");
   expect_refused("\"reinforce\"", "\"ppo\"", "expected \"policy.method\" to be one of reinforce");
   expect_refused("\"arithmetic\"", "\"poems\"",
                  "to hold some of arithmetic, format, copying, found \"poems\"");
   expect_refused("\"arithmetic\"", "3", "line 6: expected \"tasks.kinds\" to be a list of strings");
   expect_refused("kinds = [\"arithmetic\"]", "file = \"p\"\nreward = \"exact\"\ncommand = [\"p\"]",
-                 "expected a reward by name or the command of a program, found both");
+                 "expected a reward by name, the command of a program or a Python function");
+  expect_refused("answers = 8", "answers = 8\ntemperature = 0.0", "from 0.01 to 100");
+  expect_refused("answers = 8", "answers = 8\nturns = 2", "a Python function that answers");
+  expect_refused("[policy]", "[sampler]\nweights = \"int8\"\n[policy]\nupdates = 2",
+                 "expected a correction");
+  expect_refused("max_tokens = 40", "max_tokens = 40\ntop_k = 5\n[sampler]\nweights = \"int8\"",
+                 "expected the trained policy as the sampler");
+  expect_refused("[policy]\nmethod = \"reinforce\"", "[policy]\nmethod = \"grpo\"\nupdates = 2",
+                 "expected a number of steps that policy.updates divides");
   expect_refused("kinds = [\"arithmetic\"]", "file = \"p\"\ncommand = []", "found an empty list");
   expect_refused("answers = 8", "answers = 1", "from 2 to 1024, found 1");
   expect_refused("groups = 2", "rows = 2", "found \"training.rows\"");

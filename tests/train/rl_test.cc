@@ -25,8 +25,21 @@ TEST(Advantages, AreThoseComputedByHand) {
   // Mean 1/4, deviation over n - 1: sqrt((9 + 1 + 1 + 1) / 16 / 3) = 1/2.
   const std::vector<double> grpo = advantages(Method::grpo, std::vector<double>{0, 1, 0, 0});
   EXPECT_EQ(grpo, (std::vector<double>{-0.5, 1.5, -0.5, -0.5}));
-  for (const Method method : {Method::reinforce, Method::grpo})
+  EXPECT_EQ(advantages(Method::rloo, rewards), leave_one_out);
+  EXPECT_EQ(advantages(Method::dapo, std::vector<double>{0, 1, 0, 0}), grpo);
+  EXPECT_EQ(advantages(Method::dr_grpo, std::vector<double>{0, 1, 0, 0}),
+            (std::vector<double>{-0.25, 0.75, -0.25, -0.25}));
+  for (const Method method :
+       {Method::reinforce, Method::rloo, Method::grpo, Method::dr_grpo, Method::dapo})
     EXPECT_EQ(advantages(method, std::vector<double>{1, 1, 1}), std::vector<double>(3, 0.0));
+}
+
+TEST(Shares, AreTheAveragesOfTheMethods) {
+  EXPECT_EQ(token_share(Method::reinforce, 4, 8, 5), 1.0);
+  EXPECT_EQ(token_share(Method::rloo, 4, 8, 5), 1.0);
+  EXPECT_EQ(token_share(Method::grpo, 4, 8, 5), 0.25);
+  EXPECT_EQ(token_share(Method::dr_grpo, 4, 8, 5), 0.125);
+  EXPECT_EQ(token_share(Method::dapo, 4, 8, 5), 0.2);
 }
 
 TEST(Corrections, AreTheFormulas) {
@@ -40,6 +53,10 @@ TEST(Corrections, AreTheFormulas) {
   EXPECT_EQ(correction_weight(o, 1.0, 0.5), 0.5);
   EXPECT_EQ(correction_weight(o, -1.0, 1.25), -1.25);
   EXPECT_EQ(correction_weight(o, -1.0, 0.5), 0.0);
+  o.clip_high = 0.28;  // DAPO's
+  EXPECT_EQ(correction_weight(o, 1.0, 1.25), 1.25);
+  EXPECT_EQ(correction_weight(o, 1.0, 1.375), 0.0);
+  EXPECT_EQ(correction_weight(o, -1.0, 0.75), 0.0);
   // One policy: every correction is the same and exact.
   EXPECT_EQ(importance_ratio(-1.625f, -1.625f), 1.0);
   for (const Correction c : {Correction::none, Correction::truncated, Correction::clipped}) {

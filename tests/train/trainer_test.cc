@@ -3,6 +3,8 @@
 
 #include <gtest/gtest.h>
 
+#include <cmath>
+#include <limits>
 #include <map>
 #include <memory>
 #include <random>
@@ -487,6 +489,69 @@ TEST(RowPacker, KeepsEveryTokenOnceAndGoesOnFromItsState) {
   again.restore(state);
   for (const PackedRow& row : expected) EXPECT_EQ(again.next().tokens, row.tokens);
   EXPECT_EQ(again.state(), packer.state());
+}
+
+// At temperature 1/2 all but the head learns what it learns at 1 under a head of twice the weights:
+// powers of two change no bit.
+TEST(SampledTraining, ATemperatureIsAHeadOfOtherWeights) {
+  TrainerOptions options = tiny_options(tiny_models()[0].spec);
+  ASSERT_FALSE(options.model.spec.tied_head);
+  options.optimizer.clip = 0;
+  const ParameterLayout layout(options.model.spec);
+  const int64_t head = layout.offset(TensorRole::head);
+  const int64_t size = int64_t{options.model.spec.vocab} * options.model.spec.hidden;
+  TrainingState start, scaled;
+  Trainer(options, 1).copy_state(start);
+  scaled = start;
+  for (int64_t i = head; i < head + size; ++i) scaled.master[i] *= 2;
+  Numbers source(options.model.spec.vocab);
+  RowPacker packer(source, options.context, 0);
+  const std::vector<PackedRow> rows = next_rows(packer, options.rows);
+  const auto learned = [&](double temperature, const TrainingState& from,
+                           std::vector<float>& scores) {
+    options.sampled.temperature = temperature;
+    Trainer trainer(options, from);
+    scores = trainer.log_probabilities(rows);
+    for (size_t i = 0; i < scores.size(); ++i)  // rows without a weight stay as they are
+      if (rows[i / options.context].weights[i % options.context] == 0) scores[i] = 0;
+    trainer.step(rows);
+    TrainingState state;
+    trainer.copy_state(state);
+    std::fill_n(state.master.begin() + head, size, 0.0f);
+    return state.master;
+  };
+  std::vector<float> half, twice, plain;
+  const std::vector<float> expected = learned(1, scaled, twice);
+  EXPECT_EQ(learned(0.5, start, half), expected);
+  EXPECT_EQ(half, twice);
+  EXPECT_NE(learned(1, start, plain), expected) << "the control: the model's own distribution";
+  EXPECT_NE(plain, twice);
+}
+
+// What top-k leaves out has no part in the sum, and no gradient goes to it.
+TEST(SampledTraining, WhatIsLeftOutHasNoPart) {
+  TrainerOptions options = tiny_options(tiny_models()[0].spec);
+  options.sampled.top_k = 1;
+  Numbers source(options.model.spec.vocab);
+  RowPacker packer(source, options.context, 0);
+  std::vector<PackedRow> rows = next_rows(packer, options.rows);
+  Trainer trainer(options, 1);
+  const std::vector<float> scores = trainer.log_probabilities(rows);
+  size_t certain = 0, excluded = 0, at = 0;
+  for (const PackedRow& row : rows)
+    for (const float weight : row.weights) {
+      const float score = scores[at++];
+      if (weight == 0) continue;
+      certain += score == 0;
+      excluded += score == -std::numeric_limits<float>::infinity();
+      EXPECT_TRUE(score == 0 || std::isinf(score)) << score;
+    }
+  EXPECT_GT(excluded, 0u);
+  options.sampled.temperature = 0;
+  EXPECT_THROW(Trainer(options, 1), UsageError);
+  options.sampled.temperature = 1;
+  options.exits = {{1, 0.5f}};
+  EXPECT_THROW(Trainer(options, 1), UsageError);
 }
 
 INSTANTIATE_TEST_SUITE_P(Families, Training, testing::ValuesIn(tiny_models()),

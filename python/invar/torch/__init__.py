@@ -6,8 +6,9 @@ biases too, so parameters may be float32 masters of bf16 weights, or bf16. On th
 from .experts import route_experts, weighted_sum
 from .functions import (attention, embedding, gated_linear, linear, log_softmax_gather, packed_attention, packings,
                         paged_attention, paged_cache, rms_norm, rope, row_parallel_runs, silu_mul)
+from .hashes import logits_hash
 from .processed import processed_logits
 
-__all__ = ["attention", "embedding", "gated_linear", "linear", "log_softmax_gather", "packed_attention", "packings",
+__all__ = ["attention", "embedding", "gated_linear", "linear", "log_softmax_gather", "logits_hash", "packed_attention", "packings",
            "paged_attention", "paged_cache", "processed_logits", "rms_norm", "rope",
            "route_experts", "row_parallel_runs", "silu_mul", "weighted_sum"]

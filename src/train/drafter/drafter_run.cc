@@ -85,8 +85,10 @@ class DrafterRun {
 
   void start() {
     trainer_ = std::make_unique<DrafterTrainer>(target_);
-    if (const auto state =
-            load_checkpoint(options_.checkpoints(), identity(), trainer_->state_size())) {
+    identity_ = identity();
+    if (const auto state = load_checkpoint(options_.checkpoints(), identity_,
+                                           trainer_->state_size(), options_.extends)) {
+      identity_ = state->recipe;
       packer_.restore(state->data);
       trainer_ = std::make_unique<DrafterTrainer>(target_, &state->training);
     }
@@ -122,7 +124,7 @@ class DrafterRun {
 
   void save() {
     ThreadPool pool(1);
-    RunState state{.data = packer_.state(), .recipe = identity()};
+    RunState state{.data = packer_.state(), .recipe = identity_};
     trainer_->copy_state(state.training);
     save_checkpoint(
         options_.checkpoints(), state,
@@ -148,6 +150,7 @@ class DrafterRun {
   corpus::Documents training_, held_out_;
   RowPacker packer_;
   std::unique_ptr<DrafterTrainer> trainer_;
+  json::Value identity_;
   int64_t saved_ = 0;  // the step of the last checkpoint
   std::vector<PackedRow> held_out_rows_;
 };

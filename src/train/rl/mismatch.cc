@@ -18,7 +18,7 @@ void MismatchMeter::add(float sampler, float trainer) {
   sums_.smallest_ratio = std::min(sums_.smallest_ratio, 1 + over);
   sums_.largest_ratio = std::max(sums_.largest_ratio, 1 + over);
   squares_ += over * over;
-  clipped_ += std::abs(over) > clip_;
+  clipped_ += over > high_ || over < -low_;
 }
 
 Mismatch MismatchMeter::result() const {

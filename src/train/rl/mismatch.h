@@ -14,19 +14,20 @@ struct Mismatch {
   double k1 = 0, k2 = 0, k3 = 0;
   double largest_difference = 0;
   double smallest_ratio = 1, largest_ratio = 1, ratio_deviation = 0;  // from 1
-  double clip_fraction = 0;  // of ratios beyond 1 - clip or 1 + clip
+  double clip_fraction = 0;  // of ratios beyond 1 - clip or 1 + clip_high
   // Of a model with experts: of a token in a layer, and those through other experts.
   int64_t routes = 0, different_routes = 0;
 };
 
 class MismatchMeter {
  public:
-  explicit MismatchMeter(double clip) : clip_(clip) {}
+  explicit MismatchMeter(double clip) : MismatchMeter(clip, clip) {}
+  MismatchMeter(double clip_low, double clip_high) : low_(clip_low), high_(clip_high) {}
   void add(float sampler, float trainer);
   Mismatch result() const;
 
  private:
-  double clip_;
+  double low_, high_;
   int64_t clipped_ = 0;
   double squares_ = 0;
   Mismatch sums_;

@@ -1,16 +1,9 @@
 #include "train/rl/own_problems.h"
 
-#include <poll.h>
-#include <sys/socket.h>
-#include <sys/wait.h>
-#include <unistd.h>
-
-#include <cerrno>
-#include <cmath>
-#include <cstring>
+#include <cstdio>
 #include <fstream>
+#include <functional>
 
-#include "base/child_process.h"
 #include "base/error.h"
 #include "base/json.h"
 #include "base/sha256.h"
@@ -49,97 +42,81 @@ Problem problem_of(const std::string& text, const std::string& where) {
   const json::Value line = json::parse(text, where);
   if (!line.is_object()) fail("{}: expected an object, found {}", where, json::excerpt(line));
   const json::Value* messages = line.find("messages");
+  if (const json::Value* prompt = line.find("prompt"); !messages && prompt && prompt->is_array())
+    messages = prompt;
   Problem problem{Task::own, messages ? chat_of(*messages, where) : text_at(line, "prompt", where),
                   text_at(line, "answer", where)};
+  const json::Value* judged = line.find("reward_model");  // verl's
+  if (problem.right.empty() && judged && judged->is_object())
+    problem.right = text_at(*judged, "ground_truth", where);
   if (problem.prompt.empty())
     fail("{}: expected a \"prompt\" or \"messages\", found neither", where);
   return problem;
 }
 
+// A word of a shell.
+std::string quoted(const std::string& text) {
+  std::string word = "'";
+  for (const char c : text) word += c == '\'' ? "'\\''" : std::string(1, c);
+  return word + "'";
+}
+
+// Each line of a file of JSON lines, or each row of a Parquet file as one: pyarrow reads it.
+void for_lines(const std::string& file, const std::function<void(const std::string&)>& take) {
+  if (!file.ends_with(".parquet")) {
+    std::ifstream lines(file);
+    if (!lines) fail("{}: the file of problems cannot be read", file);
+    for (std::string line; std::getline(lines, line);) take(line);
+    return;
+  }
+  constexpr const char* kReader =
+      "import json, sys\n"
+      "import pyarrow.parquet\n"
+      "for batch in pyarrow.parquet.ParquetFile(sys.argv[1]).iter_batches():\n"
+      "    for row in batch.to_pylist():\n"
+      "        print(json.dumps(row, default=str))\n";
+  FILE* out = ::popen(("exec python3 -c " + quoted(kReader) + ' ' + quoted(file)).c_str(), "re");
+  if (!out) fail("{}: python3 cannot be started to read it", file);
+  struct Close {
+    void operator()(FILE* file) const { ::pclose(file); }
+  };
+  std::unique_ptr<FILE, Close> closing(out);
+  std::string line;
+  for (int c; (c = std::fgetc(out)) != EOF;) {
+    if (c != '\n')
+      line += static_cast<char>(c);
+    else
+      take(std::exchange(line, {}));
+  }
+  if (::pclose(closing.release()) != 0)
+    fail("{}: expected a Parquet file that Python's pyarrow reads (its words are above)", file);
+}
+
 }  // namespace
 
-// It reads and writes one end of a pair of sockets.
-RewardProcess::RewardProcess(const std::vector<std::string>& command) : name_(command.at(0)) {
-  int ends[2];
-  if (::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends) != 0)
-    fail("the system gives no sockets for {}: {}", name_, std::strerror(errno));
-  std::vector<std::string> words{
-      "/bin/sh", "-c", fmt::format("exec \"$@\" 0<&{} 1>&{} {}>&-", ends[1], ends[1], ends[1]),
-      "sh"};
-  words.insert(words.end(), command.begin(), command.end());
-  socket_ = ends[0];
-  process_ = start({.command = words, .sockets = {&ends[1], 1}});
-  ::close(ends[1]);
-}
-
-RewardProcess::~RewardProcess() {
-  ::close(socket_);
-  ::kill(process_, SIGKILL);
-  ::waitpid(process_, nullptr, 0);
-}
-
-void RewardProcess::send(const std::string& line) const {
-  for (size_t sent = 0; sent < line.size();) {
-    const ssize_t n = ::send(socket_, line.data() + sent, line.size() - sent, MSG_NOSIGNAL);
-    if (n < 0 && errno == EINTR) continue;
-    if (n <= 0) fail("the reward's program {} has ended: {}", name_, std::strerror(errno));
-    sent += static_cast<size_t>(n);
-  }
-}
-
-std::string RewardProcess::receive() {
-  for (;;) {
-    if (const size_t end = received_.find('\n'); end != std::string::npos) {
-      const std::string line = received_.substr(0, end);
-      received_.erase(0, end + 1);
-      return line;
-    }
-    if (received_.size() > kLongestLine)
-      fail("the reward's program {}: expected a line of at most {} bytes", name_, kLongestLine);
-    pollfd ready{.fd = socket_, .events = POLLIN, .revents = 0};
-    const int found = ::poll(&ready, 1, kSeconds * 1000);
-    if (found < 0 && errno == EINTR) continue;
-    if (found == 0) fail("the reward's program {}: no answer in {} seconds", name_, kSeconds);
-    char piece[4096];
-    const ssize_t n = ::recv(socket_, piece, sizeof piece, 0);
-    if (n < 0 && errno == EINTR) continue;
-    if (n <= 0) fail("the reward's program {} ended without an answer", name_);
-    received_.append(piece, static_cast<size_t>(n));
-  }
-}
-
-double RewardProcess::reward(const Problem& problem, const std::string& answer, bool ended) {
-  send(json::dump(json::Object{{"prompt", problem.prompt},
-                               {"right", problem.right},
-                               {"answer", answer},
-                               {"ended", ended}}) +
-       '\n');
-  const std::string where = "the reward's program " + name_;
-  const json::Value said = json::parse(receive(), where);
-  const json::Value* value = said.is_object() ? said.find("reward") : nullptr;
-  if (!value || !value->is_number() || !std::isfinite(value->as_number()))
-    fail("{}: expected {{\"reward\": number}}, found {}", where, json::excerpt(said));
-  return value->as_number();
-}
-
 OwnProblems::OwnProblems(const OwnTasks& tasks) : tasks_(tasks) {
-  std::ifstream file(tasks.file);
-  if (!file) fail("{}: the file of problems cannot be read", tasks.file);
   Sha256 sha;
-  std::string line;
-  for (size_t number = 1; std::getline(file, line); ++number) {
-    const std::string where = fmt::format("{}: line {}", tasks.file, number);
+  size_t number = 0;
+  for_lines(tasks.file, [&](const std::string& line) {
+    const std::string where = fmt::format("{}: line {}", tasks.file, ++number);
     if (number > kMostLines || line.size() > kLongestLine)
       fail("{}: expected at most {} lines of {} bytes", where, kMostLines, kLongestLine);
     sha.update(std::as_bytes(std::span(line)));
     sha.update(std::as_bytes(std::span("\n", 1)));
     if (!line.empty()) problems_.push_back(problem_of(line, where));
-  }
+  });
   if (std::ssize(problems_) <= tasks.held_out)
     fail("{}: expected more problems than the {} that are held out, found {}", tasks.file,
          tasks.held_out, problems_.size());
   digest_ = to_hex(sha.finish());
-  if (!tasks.command.empty()) process_ = std::make_unique<RewardProcess>(tasks.command);
+  judge_ = tasks.reward;
+  if (!tasks.python.empty()) {
+    judge_ = judge_of_python(tasks.python);
+    process_ = std::make_unique<RewardProcess>(python_command(tasks.python));
+  } else if (!tasks.command.empty()) {
+    judge_ = fmt::format("{}", fmt::join(tasks.command, " "));
+    process_ = std::make_unique<RewardProcess>(tasks.command);
+  }
 }
 
 Problem OwnProblems::make(corpus::Split split, int64_t index) const {
@@ -150,11 +127,22 @@ Problem OwnProblems::make(corpus::Split split, int64_t index) const {
 }
 
 double OwnProblems::reward(const Problem& problem, const std::string& answer, bool ended) {
-  if (process_) return process_->reward(problem, answer, ended);
-  if (!ended) return 0;
-  if (tasks_.reward == "contains") return answer.find(problem.right) != std::string::npos;
-  if (tasks_.reward == "last_line") return last_line(answer) == last_line(problem.right);
-  return answer == problem.right;
+  const Judgement said = judge({.problem = problem, .answer = answer, .ended = ended});
+  if (!said.reward)
+    fail("expected a reward of the only turn, found a message: {}", json::quoted(said.message));
+  return *said.reward;
+}
+
+Judgement OwnProblems::judge(const Spoken& spoken) {
+  if (process_) return process_->judge(spoken);
+  const std::string &answer = spoken.answer, &right = spoken.problem.right;
+  const auto is_right = [&] {
+    if (!spoken.ended) return false;
+    if (tasks_.reward == "contains") return answer.find(right) != std::string::npos;
+    if (tasks_.reward == "last_line") return last_line(answer) == last_line(right);
+    return answer == right;
+  };
+  return {.reward = is_right() ? 1.0 : 0.0};
 }
 
 }  // namespace invar::rl

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "train/rl/problems.h"
+#include "train/rl/reward_process.h"
 
 namespace invar::rl {
 
@@ -15,52 +16,35 @@ struct OwnTasks {
   // exact: the answer is the right one; last_line: its last line is that of the right one;
   // contains: the right one stands in it. Each of an answer that came to its end by itself.
   std::string reward = "exact";
-  // A program that judges instead: see RewardProcess.
+  // What judges instead: a program (RewardProcess), or FILE:NAME of a Python function.
   std::vector<std::string> command;
+  std::string python;
   int64_t held_out = 0;  // lines at the end that are for evaluation alone
-};
-
-// A program that gives rewards. It reads a line of JSON for each answer, {"prompt", "right",
-// "answer", "ended"}, and writes a line {"reward": number} before the next one comes.
-class RewardProcess {
- public:
-  static constexpr int kSeconds = 60;  // for one answer
-
-  // Throws Error where it cannot be started.
-  explicit RewardProcess(const std::vector<std::string>& command);
-  ~RewardProcess();
-  RewardProcess(const RewardProcess&) = delete;
-  RewardProcess& operator=(const RewardProcess&) = delete;
-
-  // Throws Error where the program ends, is late, or says what is no such line.
-  double reward(const Problem& problem, const std::string& answer, bool ended);
-
- private:
-  void send(const std::string& line) const;
-  std::string receive();
-
-  const std::string name_;
-  int socket_ = -1;
-  int process_ = -1;
-  std::string received_;  // behind the last line
 };
 
 class OwnProblems {
  public:
   // Lines {"prompt": text, special tokens written out} or {"messages": [{"role", "content"}, ...]},
-  // which become ChatML, and "answer": the right one, or "". Throws Error naming the line.
+  // which become ChatML, and "answer": the right one, or ""; or rows of a Parquet file with these
+  // columns. verl's are read too: a list of messages as "prompt", "reward_model.ground_truth" as
+  // the answer. Throws Error naming the line.
   explicit OwnProblems(const OwnTasks& tasks);
 
   // Line `index` of those to learn from, or of those held out, going round.
   Problem make(corpus::Split split, int64_t index) const;
+  // Of a conversation of one turn.
   double reward(const Problem& problem, const std::string& answer, bool ended);
-  // SHA-256 of the file and of how it is judged.
+  Judgement judge(const Spoken& spoken);
+  // SHA-256 of the lines.
   const std::string& digest() const { return digest_; }
+  // What judges, as a run's identity has it: a name, the words of a command, or the function with
+  // its file's SHA-256.
+  const std::string& judge_name() const { return judge_; }
 
  private:
   const OwnTasks tasks_;
   std::vector<Problem> problems_;
-  std::string digest_;
+  std::string digest_, judge_;
   std::unique_ptr<RewardProcess> process_;
 };
 

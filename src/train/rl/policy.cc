@@ -27,11 +27,28 @@ std::vector<double> advantages(Method method, std::span<const double> rewards) {
   const double deviation = __builtin_sqrt(squares / (count - 1));
   std::vector<double> result;
   for (const double r : rewards)
-    if (method == Method::reinforce)
+    if (method == Method::reinforce || method == Method::rloo)
       result.push_back(r - (sum - r) / (count - 1));
+    else if (method == Method::dr_grpo)
+      result.push_back(r - mean);
     else
       result.push_back(deviation > 0 ? (r - mean) / deviation : 0.0);
   return result;
+}
+
+double token_share(Method method, double tokens, double most, double mean) {
+  switch (method) {
+    case Method::reinforce:
+    case Method::rloo:
+      break;
+    case Method::grpo:
+      return 1.0 / tokens;
+    case Method::dr_grpo:
+      return 1.0 / most;
+    case Method::dapo:
+      return 1.0 / mean;
+  }
+  return 1.0;
 }
 
 double importance_ratio(float sampler, float trainer) {
@@ -45,7 +62,8 @@ double correction_weight(const PolicyOptions& options, double advantage, double 
     case Correction::truncated:
       return advantage * std::min(ratio, options.cap);
     case Correction::clipped: {
-      const bool is_clipped = advantage > 0 ? ratio > 1 + options.clip : ratio < 1 - options.clip;
+      const bool is_clipped =
+          advantage > 0 ? ratio > 1 + options.clip_high : ratio < 1 - options.clip;
       return is_clipped ? 0.0 : advantage * ratio;
     }
   }

@@ -41,6 +41,10 @@ void RlMetrics::write(const RlProgress& p) {
                                   {"ended", p.ended},
                                   {"rollout_seconds", p.rollout_seconds},
                                   {"training_seconds", p.training_seconds}};
+  if (p.last_update.tokens > 0) {
+    line.set("last_update_k3", p.last_update.k3);
+    line.set("last_update_clip_fraction", p.last_update.clip_fraction);
+  }
   if (m.routes > 0) {
     line.set("routes", m.routes);
     line.set("different_routes", m.different_routes);

@@ -37,10 +37,12 @@ struct RlRecipe {
   OwnTasks own;          // in their place, where it names a file
   int prompts = 16;      // of a step
   int answers = 8;       // to each
-  int max_tokens = 128;  // of an answer
+  int max_tokens = 128;  // of an answer, or a turn of it
+  int turns = 1;         // of the model in a conversation, at most
   PolicyOptions policy;
   SamplerOptions sampler;
-  TrainerOptions trainer;  // its model is filled when it is loaded
+  TrainerOptions
+      trainer;  // its model is filled when it is loaded; `sampled` is how answers are drawn
 
   // Nothing below shows in the weights while the sampler is the trained policy.
   EngineOptions engine;

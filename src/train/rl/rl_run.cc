@@ -10,9 +10,9 @@
 #include "model/parameter_source.h"
 #include "numerics/philox.h"
 #include "train/checkpoint.h"
-#include "train/rl/packing.h"
+#include "train/rl/conversations.h"
+#include "train/rl/policy_rows.h"
 #include "train/rl/rl_metrics.h"
-#include "train/rl/rollouts.h"
 #include "train/rl/rounding.h"
 #include "weights/hf_directory.h"
 #include "weights/weights_digest.h"
@@ -24,25 +24,6 @@ namespace fs = std::filesystem;
 namespace {
 
 constexpr uint64_t kEvaluationSeed = 1;  // all runs are asked the same
-
-// Problems and the answers to each, those to one problem side by side.
-struct Rollout {
-  std::vector<Problem> problems;
-  std::vector<std::vector<int32_t>> prompts;  // one per problem
-  std::vector<Answer> answers;
-  std::vector<double> rewards;  // one per answer
-  size_t answers_each = 1;
-
-  const std::vector<int32_t>& prompt_of(size_t answer) const {
-    return prompts[answer / answers_each];
-  }
-};
-
-// What the trainer says to each answer.
-struct Scores {
-  std::vector<std::vector<float>> log_probabilities;  // of each token
-  double entropy = 0;                                 // mean over tokens
-};
 
 uint64_t noise_seed(uint64_t seed, corpus::Split split, int64_t problem) {
   const auto bits =
@@ -78,7 +59,7 @@ class Run {
                                   .threads = options_.threads},
                         .engine = engine_options(recipe_),
                         .speculation = options_.speculation},
-        recipe_.max_tokens, recipe_.trainer.model.eos_ids);
+        sampling());
     start();
   }
 
@@ -96,21 +77,25 @@ class Run {
       p.steps = last;
       tokens += p.mismatch.tokens;
       const int64_t step = p.report.step;
-      const bool is_last = step == end;
-      if (is_last || (recipe_.evaluate_every > 0 && step % recipe_.evaluate_every == 0))
-        p.evaluation = evaluate();
-      const auto done = static_cast<double>(++steps_here_);
+      const bool is_last = step >= end;
+      if (is_last || passes(step, recipe_.evaluate_every)) p.evaluation = evaluate();
+      const auto done = static_cast<double>(steps_here_ += recipe_.policy.updates);
       p.tokens_per_second = static_cast<double>(tokens) / timer.seconds();
       p.seconds_left = static_cast<double>(last - step) * timer.seconds() / done;
       metrics.write(p);
       if (options_.progress) options_.progress(p);
-      if (is_last || step % recipe_.save_every == 0) save(metrics);
+      if (is_last || passes(step, recipe_.save_every)) save(metrics);
     }
     if (stopped && trainer_->steps_done() > saved_) save(metrics);
     return finish(metrics, last, stopped);
   }
 
  private:
+  // Whether the rollout that ended with this step went over a multiple of `every`.
+  bool passes(int64_t step, int64_t every) const {
+    return every > 0 && step / every != (step - recipe_.policy.updates) / every;
+  }
+
   void read_model() {
     TrainerOptions& t = recipe_.trainer;
     const HfDirectory directory = open_hf_directory(recipe_.model);
@@ -133,6 +118,14 @@ class Run {
     t.instruction_set = options_.instruction_set;
   }
 
+  SamplingParams sampling() const {
+    SamplingParams params = recipe_.trainer.sampled;
+    params.max_tokens = recipe_.max_tokens;
+    params.stop_token_ids = recipe_.trainer.model.eos_ids;
+    params.logprobs_mode = LogprobsMode::processed_logprobs;
+    return params;
+  }
+
   void expect_drafts_do_not_show() const {
     if (options_.speculation.is_on() && recipe_.sampler.arithmetic == "control")
       fail_usage(
@@ -147,12 +140,12 @@ class Run {
     if (!recipe_.own.file.empty()) {
       own_ = std::make_unique<OwnProblems>(recipe_.own);
       identity_.set("problems", own_->digest());
-      identity_.set("reward", recipe_.own.command.empty()
-                                  ? recipe_.own.reward
-                                  : fmt::format("{}", fmt::join(recipe_.own.command, " ")));
+      identity_.set("reward", own_->judge_name());
     }
     const TrainingState first = starting_state(recipe_.trainer.model.spec, *source_);
-    const auto saved = load_checkpoint(options_.checkpoints(), identity_, std::ssize(first.master));
+    const auto saved = load_checkpoint(options_.checkpoints(), identity_, std::ssize(first.master),
+                                       options_.extends);
+    if (saved) identity_ = saved->recipe;
     trainer_ = std::make_unique<Trainer>(recipe_.trainer, saved ? saved->training : first);
     saved_ = trainer_->steps_done();
     if (recipe_.policy.reference > 0)
@@ -186,14 +179,14 @@ class Run {
         questions.push_back(
             {rollout.prompts.back(), noise_seed(seed, split, i), choice, columns_ > 0});
     }
-    rollout.answers = rollouts_->answer(questions, step);
-    for (size_t i = 0; i < rollout.answers.size(); ++i) {
-      const Answer& answer = rollout.answers[i];
-      const Problem& problem = rollout.problems[i / rollout.answers_each];
-      const std::string text = tokenizer_.decode(answer.tokens);
-      rollout.rewards.push_back(own_ ? own_->reward(problem, text, answer.ended)
-                                     : reward(problem, text, answer.ended));
-    }
+    const bool is_held_out = split == corpus::Split::held_out_problems;
+    const auto judge = [&](const Spoken& spoken) -> Judgement {
+      if (own_) return own_->judge(spoken);
+      return {.reward = reward(spoken.problem, spoken.answer, spoken.ended), .message = {}};
+    };
+    converse(rollout, questions, is_held_out ? -count : first * answers, step, *rollouts_,
+             tokenizer_,
+             {.turns = recipe_.turns, .context = recipe_.trainer.context, .judge = judge});
     return rollout;
   }
 
@@ -207,21 +200,28 @@ class Run {
     return sum / static_cast<double>(rollout.rewards.size());
   }
 
+  // One rollout and what is learned from it: a step of the optimizer, or several.
   RlProgress step() {
     const int64_t step = trainer_->steps_done() + 1;
+    const int64_t number = trainer_->steps_done() / recipe_.policy.updates;
     RlProgress p;
     Timer timer;
-    const Rollout rollout =
-        sample(recipe_.seed, corpus::Split::problems, (step - 1) * recipe_.prompts, recipe_.prompts,
-               recipe_.answers, step);
+    const Rollout rollout = sample(recipe_.seed, corpus::Split::problems, number * recipe_.prompts,
+                                   recipe_.prompts, recipe_.answers, step);
     p.rollout_seconds = timer.seconds();
-    const Scores scores = score(rollout, *trainer_);
+    TokenScores scores = score(rollout, *trainer_);
     p.entropy = scores.entropy;
-    compare(step, rollout, scores, p);
+    expect_one_policy(step, rollout, scores);
+    p.mismatch = mismatch(rollout, scores);
+    p.drafts = rollouts_->drafts();
     if (columns_ > 0) compare_routes(step, rollout, p);
     summarize(rollout, p);
-    const PackedAnswers sample = make_training_sample(rollout, scores);
-    p.report = trainer_->step(sample.rows, static_cast<double>(rollout.answers.size()));
+    for (int update = 0; update < recipe_.policy.updates; ++update) {
+      if (update > 0) scores = score(rollout, *trainer_);
+      if (update > 0) p.last_update = mismatch(rollout, scores);
+      p.report = trainer_->step(make_training_sample(rollout, scores).rows,
+                                static_cast<double>(rollout.answers.size()));
+    }
     hand_over();
     p.training_seconds = timer.seconds() - p.rollout_seconds;
     return p;
@@ -235,6 +235,12 @@ class Run {
     }
     const TrainerOptions& t = recipe_.trainer;
     PackedAnswers packed = pack_answers(prompts, answers, t.context, t.groups, t.model.eos_ids[0]);
+    for (size_t n = 0; n < chosen.size(); ++n)
+      for (int32_t i = 0; i < packed.places[n].tokens; ++i)
+        if (rollout.answers[chosen[n]].is_given(static_cast<size_t>(i))) {
+          const PackedAnswers::Place& place = packed.places[n];
+          packed.rows[place.row].weights[static_cast<size_t>(place.first + i)] = 0;
+        }
     if (recipe_.sampler.replays_routes) replay_routes(rollout, chosen, packed);
     return packed;
   }
@@ -287,39 +293,46 @@ class Run {
            step, p.mismatch.different_routes, p.mismatch.routes);
   }
 
-  Scores score(const Rollout& rollout, Trainer& trainer) const {
+  TokenScores score(const Rollout& rollout, Trainer& trainer) const {
     std::vector<size_t> all(rollout.answers.size());
     std::iota(all.begin(), all.end(), size_t{0});
     const PackedAnswers packed = pack(rollout, all);
     std::vector<float> entropies;
     const std::vector<float> found = trainer.log_probabilities(packed.rows, &entropies);
-    Scores scores;
+    TokenScores scores;
     double tokens = 0;
+    for (const Answer& answer : rollout.answers) tokens += static_cast<double>(answer.sampled());
     for (const PackedAnswers::Place& place : packed.places) {
       const auto first = found.begin() + place.index(recipe_.trainer.context);
       scores.log_probabilities.emplace_back(first, first + place.tokens);
-      tokens += place.tokens;
     }
     for (const float entropy : entropies) scores.entropy += double{entropy} / tokens;
     return scores;
   }
 
-  // The sampler beside the trainer; where they are one policy they agree to the bit.
-  void compare(int64_t step, const Rollout& rollout, const Scores& scores, RlProgress& p) const {
-    MismatchMeter meter(recipe_.policy.clip);
+  // Where the sampler is the trained policy they agree to the bit.
+  void expect_one_policy(int64_t step, const Rollout& rollout, const TokenScores& scores) const {
+    if (!recipe_.samples_trained_policy()) return;
     for (size_t i = 0; i < rollout.answers.size(); ++i)
       for (size_t t = 0; t < rollout.answers[i].tokens.size(); ++t) {
         const float sampler = rollout.answers[i].log_probabilities[t];
         const float trainer = scores.log_probabilities[i][t];
-        if (recipe_.samples_trained_policy() && sampler != trainer)
+        if (sampler != trainer && !rollout.answers[i].is_given(t))
           fail(
               "step {}: expected the trainer's log-probability {}, found {} from the sampler for "
               "sequence {}, position {}",
               step, trainer, sampler, i, rollout.prompt_of(i).size() + t);
-        meter.add(sampler, trainer);
       }
-    p.mismatch = meter.result();
-    p.drafts = rollouts_->drafts();
+  }
+
+  // The sampler beside the trainer.
+  Mismatch mismatch(const Rollout& rollout, const TokenScores& scores) const {
+    MismatchMeter meter(recipe_.policy.clip, recipe_.policy.clip_high);
+    for (size_t i = 0; i < rollout.answers.size(); ++i)
+      for (size_t t = 0; t < rollout.answers[i].tokens.size(); ++t)
+        if (!rollout.answers[i].is_given(t))
+          meter.add(rollout.answers[i].log_probabilities[t], scores.log_probabilities[i][t]);
+    return meter.result();
   }
 
   static void summarize(const Rollout& rollout, RlProgress& p) {
@@ -336,44 +349,18 @@ class Run {
     p.answer_tokens = static_cast<double>(p.mismatch.tokens) / answers;
   }
 
-  std::vector<double> advantages_of(const Rollout& rollout) const {
-    std::vector<double> all;
-    for (size_t i = 0; i < rollout.rewards.size(); i += rollout.answers_each) {
-      const auto one =
-          advantages(recipe_.policy.method,
-                     std::span<const double>(rollout.rewards).subspan(i, rollout.answers_each));
-      all.insert(all.end(), one.begin(), one.end());
-    }
-    return all;
-  }
-
   // Rows whose weights are the policy's loss. Answers that teach nothing are left out.
-  PackedAnswers make_training_sample(const Rollout& rollout, const Scores& scores) const {
-    const PolicyOptions& policy = recipe_.policy;
-    const std::vector<double> advantages = advantages_of(rollout);
-    std::vector<size_t> chosen;
-    for (size_t i = 0; i < advantages.size(); ++i)
-      if (advantages[i] != 0 || reference_) chosen.push_back(i);
-    if (chosen.empty()) chosen.push_back(0);  // the optimizer's step is one all the same
-    Scores reference;
+  PackedAnswers make_training_sample(const Rollout& rollout, const TokenScores& scores) const {
+    TokenScores reference;
     if (reference_) reference = score(rollout, *reference_);
+    const Lesson lesson{.rollout = rollout,
+                        .scores = scores,
+                        .reference = reference_ ? &reference : nullptr,
+                        .advantages = advantages_of(rollout, recipe_.policy.method),
+                        .most_tokens = double(recipe_.max_tokens) * recipe_.turns};
+    const std::vector<size_t> chosen = lesson.chosen();
     PackedAnswers sample = pack(rollout, chosen);
-    for (size_t n = 0; n < chosen.size(); ++n) {
-      const size_t i = chosen[n];
-      const Answer& answer = rollout.answers[i];
-      const auto tokens = static_cast<double>(answer.tokens.size());
-      const double share = policy.method == Method::grpo ? 1.0 / tokens : 1.0;
-      const auto& place = sample.places[n];
-      float* weights = &sample.rows[place.row].weights[static_cast<size_t>(place.first)];
-      for (size_t t = 0; t < answer.tokens.size(); ++t) {
-        const float trainer = scores.log_probabilities[i][t];
-        double weight = correction_weight(policy, advantages[i],
-                                          importance_ratio(answer.log_probabilities[t], trainer));
-        if (reference_)
-          weight += reference_weight(policy, reference.log_probabilities[i][t], trainer);
-        weights[t] = static_cast<float>(weight * share);
-      }
-    }
+    weigh(lesson, recipe_.policy, chosen, sample);
     return sample;
   }
 

@@ -16,11 +16,12 @@ struct RlProgress {
   int64_t steps = 0;                                     // in all
   double reward = 0;                                     // mean over the step's answers
   std::array<double, kTaskNames.size()> task_rewards{};  // NaN: no such problem in the step
-  double entropy = 0;                                    // mean over tokens, nats, the trainer's
+  double entropy = 0;                                    // mean over tokens, nats, as sampled
   double answer_tokens = 0;                              // mean
   double ended = 0;                                      // part of the answers
   Mismatch mismatch;
-  DraftCounts drafts;  // of this run so far
+  Mismatch last_update;  // of several: before the last one, the sampler beside the trainer
+  DraftCounts drafts;    // of this run so far
   double rollout_seconds = 0, training_seconds = 0;
   double tokens_per_second = 0;  // rows of prompts and answers, of this run so far
   double seconds_left = 0;

@@ -28,8 +28,10 @@ class AnswerSink final : public OutputSink {
 
 }  // namespace
 
-Rollouts::Rollouts(const InstanceOptions& options, int max_tokens, std::vector<int32_t> ends)
-    : instance_(options), max_tokens_(max_tokens), ends_(std::move(ends)) {}
+Rollouts::Rollouts(const InstanceOptions& options, const SamplingParams& sampling)
+    : instance_(options), sampling_(sampling) {
+  sampling_.logprobs = 0;
+}
 
 std::vector<Answer> Rollouts::answer(std::span<const Question> questions, int64_t step) {
   AnswerSink sink(questions.size());
@@ -37,15 +39,14 @@ std::vector<Answer> Rollouts::answer(std::span<const Question> questions, int64_
   for (size_t i = 0; i < questions.size(); ++i) {
     Request request{.id = static_cast<int64_t>(i),
                     .prompt = questions[i].prompt,
+                    .params = sampling_,
                     .choice = questions[i].choice,
                     .hash_logits = false,
                     .routed_experts = questions[i].routed_experts};
     // The recipe says both: how long an answer may be, and the context that it stands in.
     request.params.max_tokens =
-        length_that_fits(max_tokens_, request.prompt.size(), engine.max_model_len());
+        length_that_fits(sampling_.max_tokens, request.prompt.size(), engine.max_model_len());
     request.params.seed = questions[i].seed;
-    request.params.logprobs = 0;
-    request.params.stop_token_ids = ends_;
     engine.add(std::move(request));
   }
   while (engine.step(sink)) {

@@ -2,6 +2,7 @@
 // its scheduler, batches, blocks and sampling.
 #pragma once
 
+#include <algorithm>
 #include <span>
 #include <string>
 #include <vector>
@@ -21,9 +22,16 @@ struct Question {
 struct Answer {
   std::vector<int32_t> tokens;           // with the end-of-sequence token when `ended`
   std::vector<float> log_probabilities;  // of the tokens, as the sampling code returned them
-  bool ended = false;                    // by itself, not by its length
+  // Of several turns: which tokens an environment said; no policy sampled these. Empty: none.
+  std::vector<uint8_t> given = {};
+  bool ended = false;  // by itself, not by its length
   // Where the question asked: the experts of every token of both but the last, [.][layers][chosen].
   std::vector<int16_t> routed_experts = {};
+
+  bool is_given(size_t token) const { return !given.empty() && given[token]; }
+  int64_t sampled() const {
+    return std::ranges::count(given, 0) + (given.empty() ? std::ssize(tokens) : 0);
+  }
 };
 
 // Of all answers so far.
@@ -33,9 +41,10 @@ struct DraftCounts {
 
 class Rollouts {
  public:
-  // Answers have at most `max_tokens` tokens, and end with one of `ends`. Where something drafts
-  // they are decoded along its drafts, and are the same.
-  Rollouts(const InstanceOptions& options, int max_tokens, std::vector<int32_t> ends);
+  // Answers are drawn as `sampling` says: temperature, filters, which log-probabilities are
+  // returned, at most max_tokens tokens, ended by its stop tokens. Where something drafts they are
+  // decoded along its drafts, and are the same.
+  Rollouts(const InstanceOptions& options, const SamplingParams& sampling);
 
   const Model& model() { return instance_.model(); }
   // For tests: what a hand-over is made of.
@@ -43,15 +52,13 @@ class Rollouts {
 
   // Hands over the weights of the model that is trained; see Engine::take_weights.
   void take_weights(const TensorSource& weights) { engine().take_weights(weights); }
-  // Answers at temperature 1 without filters: samples of the model itself. Throws Error naming
-  // `step` and the question when one cannot be answered.
+  // Throws Error naming `step` and the question when one cannot be answered.
   std::vector<Answer> answer(std::span<const Question> questions, int64_t step);
   const DraftCounts& drafts() const { return drafts_; }
 
  private:
   Instance instance_;
-  int max_tokens_;
-  std::vector<int32_t> ends_;
+  SamplingParams sampling_;
   DraftCounts drafts_;
 };
 
