@@ -42,6 +42,8 @@ Schedule for_control(Schedule schedule, const Axis& axis, size_t place) {
                                    is_foil ? fmt::format("control:{}", 1 << place % 4) : "control");
   if (schedule.place == Schedule::Place::killed) schedule.place = Schedule::Place::apart;
   schedule.keeps_others = schedule.swaps_weights;
+  schedule.adapters = 0;  // the baseline has none
+  schedule.engine.adapters = {};
   return schedule;
 }
 

@@ -364,6 +364,33 @@ Axis drafters(bool full, const Schedule& base, const DecoderSpec& spec) {
   return axis;
 }
 
+// Beside requests of other adapters and of none, in turn where there is room for one, on ranks and
+// stages, with drafts and with little room.
+Axis adapters(const Schedule& base, const DecoderSpec& spec) {
+  Axis axis{"adapters", {}, false};
+  const auto with = [&](std::string label, int neighbours, int count) -> Schedule& {
+    Schedule& s = vary(axis, base, std::move(label));
+    s.adapters = count;
+    s.neighbours = neighbours;
+    s.engine.adapters = {.most = 2 * Schedule::kMostAdapters, .most_rank = Schedule::kAdapterRank};
+    return s;
+  };
+  with("one request at a time", 0, 1).one_at_a_time = true;
+  with("alone", 0, 1);
+  with("beside one more", 12, 1);
+  with("beside many", 30, Schedule::kMostAdapters).arrival = 5;
+  with("a slot for one", 12, Schedule::kMostAdapters).engine.adapters.most = 1;
+  with("steps of 17 rows", 12, 3).engine.scheduler.max_num_batched_tokens = 17;
+  axis.schedules.back().engine.scheduler.max_num_seqs = 17;
+  Schedule& little = with("little room", 20, 3);
+  little.engine.kv_bytes = blocks_for(spec, base, 1);
+  with("drafts", 3, 2).replay = random_trees(2);
+  with("cached", 7, 2).rounds = 2;
+  if (most_ranks(spec) > 1) with("2 ranks", 7, 2).model.ranks = 2;
+  if (spec.layers > 1) divide(with("2 stages", 7, 2).model, 1);
+  return axis;
+}
+
 // "acceptance": "rejection" gives up the guarantee: sampled answers depend on the drafts.
 Axis rejection(const Schedule& base) {
   Axis axis{.name = "drafts by rejection",
@@ -406,6 +433,7 @@ std::vector<Axis> make_axes(bool full, const Schedule& base, const DecoderSpec& 
   if (base.model.ranks == 1 && !base.model.is_pipeline()) axes.push_back(steps_in_flight(base));
   axes.push_back(draft_trees(full, base));
   axes.push_back(drafters(full, base, spec));
+  if (!on_gpu && MadeAdapters::exist_for(spec)) axes.push_back(adapters(base, spec));
   axes.push_back(rejection(base));
   axes.push_back(all_together(full, base, spec));
   axes.push_back(restart(base));

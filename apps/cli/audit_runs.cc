@@ -185,9 +185,22 @@ std::vector<Request> AuditRunner::requests_of(const Schedule& schedule, int voca
   for (int i = 0; i < schedule.neighbours; ++i)
     requests.push_back(random_request(kFirstNeighbour + i, vocab, 1 + (i * 37) % 90,
                                       1 + (i * 13) % answer, 7000 + i));
+  if (schedule.adapters > 0) give_adapters(schedule, requests);
   std::mt19937 random(schedule.arrival);
   if (schedule.arrival) std::shuffle(requests.begin(), requests.end(), random);
   return requests;
+}
+
+void AuditRunner::give_adapters(const Schedule& schedule, std::vector<Request>& requests) {
+  if (!adapters_)
+    adapters_.emplace(model_->spec(), Schedule::kAdapterRank, Schedule::kMostAdapters, 0.1F);
+  for (Request& request : requests) {
+    const int number = static_cast<int>(request.id % kFirstNeighbour);
+    const bool is_probe = request.id < kFirstNeighbour;
+    const int adapter =
+        is_probe ? (number % 2 ? number / 2 % 2 : -1) : number % (schedule.adapters + 1) - 1;
+    if (adapter >= 0) request.adapter = (*adapters_)[adapter];
+  }
 }
 
 void AuditRunner::count(const StepStats& step) {

@@ -11,6 +11,7 @@
 
 #include "command.h"
 #include "frontend/constraint_compiler.h"
+#include "made_adapters.h"
 #include "speculative/replay.h"
 
 namespace invar::cli {
@@ -38,6 +39,9 @@ struct Schedule {
   // Before the last round the weights become others, for a round, and then their own again.
   bool swaps_weights = false;
   bool keeps_others = false;  // or stay the others: a foil
+  // Every second probe has one of two adapters; neighbours have any of so many, or none. 0: nobody.
+  int adapters = 0;
+  static constexpr int kMostAdapters = 5, kAdapterRank = 12;
 };
 
 struct Answer {
@@ -91,6 +95,7 @@ class AuditRunner {
   Answers run_replicas(const Schedule& schedule);
   std::vector<Request> requests_of(const Schedule& schedule, int vocab);
   std::vector<Request> probes(int vocab);
+  void give_adapters(const Schedule& schedule, std::vector<Request>& requests);
   void count(const StepStats& step);
   Answers run_elsewhere(const Schedule& schedule) const;
 
@@ -98,6 +103,7 @@ class AuditRunner {
   std::shared_ptr<Model> model_;
   std::optional<Tokenizer> tokenizer_;
   std::optional<ConstraintCompiler> constraints_;  // over it
+  std::optional<MadeAdapters> adapters_;           // made when a schedule has some
   RunCounts counts_;
 };
 

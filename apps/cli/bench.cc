@@ -15,6 +15,7 @@ void add_bench(CLI::App& app, Action& action) {
   add_bench_load(*bench, action);
   add_bench_train(*bench, action);
   add_bench_model(*bench, action);
+  add_bench_adapters(*bench, action);
   add_bench_divergence(*bench, action);
 }
 

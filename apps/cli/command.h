@@ -41,6 +41,7 @@ void add_bench_speculate(CLI::App& bench, Action& action);
 void add_bench_load(CLI::App& bench, Action& action);
 void add_bench_train(CLI::App& bench, Action& action);
 void add_bench_model(CLI::App& bench, Action& action);
+void add_bench_adapters(CLI::App& bench, Action& action);
 void add_diff(CLI::App& app, Action& action);
 void add_corpus(CLI::App& app, Action& action);
 void add_train(CLI::App& app, Action& action);

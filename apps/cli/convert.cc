@@ -5,6 +5,7 @@
 #include "command.h"
 #include "model/families/gguf_checkpoint.h"
 #include "model/families/quantised_checkpoint.h"
+#include "model/merged_checkpoint.h"
 
 namespace invar::cli {
 
@@ -13,7 +14,7 @@ namespace {
 struct ConvertFlags {
   std::string from, to;
   bool w8a8 = false, fp8 = false, dequantize = false;
-  std::string gguf;
+  std::string gguf, adapter;
   std::vector<std::string> ignored_config_keys;
   int threads = 0;
 };
@@ -32,8 +33,15 @@ DType gguf_type(const std::string& name) {
 
 // What was made of the model.
 std::string convert(const ConvertFlags& flags, ThreadPool& pool, const Conversion& how) {
-  if (flags.w8a8 + flags.fp8 + flags.dequantize + !flags.gguf.empty() != 1)
-    fail_usage("expected what to convert to, one of --w8a8, --fp8, --gguf TYPE and --dequantize");
+  if (flags.w8a8 + flags.fp8 + flags.dequantize + !flags.gguf.empty() + !flags.adapter.empty() != 1)
+    fail_usage(
+        "expected what to convert to, one of --w8a8, --fp8, --gguf TYPE, --dequantize and "
+        "--merge-lora DIRECTORY");
+  if (!flags.adapter.empty()) {
+    write_merged(flags.from, flags.adapter, flags.to, pool, how);
+    return fmt::format("with the adapter {} in its weights, another model with other bits",
+                       flags.adapter);
+  }
   if (flags.w8a8) {
     write_w8a8(flags.from, flags.to, pool, how);
     return "with products of integers (W8A8)";
@@ -82,6 +90,9 @@ void add_convert(CLI::App& app, Action& action) {
                     "which --weights fp8 multiplies as such");
   command->add_option("--gguf", flags->gguf,
                       "A GGUF file whose matrices are of this type: bf16, q8_0, q4_0 or q4_k");
+  command->add_option("--merge-lora", flags->adapter,
+                      "The model with this adapter, as PEFT saves it, added to its weights: "
+                      "another model, without the bits of the adapter beside the model");
   command->add_flag("--dequantize", flags->dequantize,
                     "The bf16 model that a quantised one stands for, which has its bits");
   add_ignored_config_keys(*command, flags->ignored_config_keys,

@@ -18,6 +18,8 @@
 #include "frontend/openai.h"
 #include "frontend/text_engine.h"
 #include "model_sampling.h"
+#include "session/adapter.h"
+#include "weights/peft_adapter.h"
 
 namespace invar::cli {
 
@@ -30,6 +32,7 @@ struct GenerateFlags {
   std::optional<std::string> prompt;
   std::string input, output, trace;
   int64_t trace_values_mib = 1024;
+  std::string adapter;  // a directory, or empty
   std::vector<std::string> stop, choices;
   std::string regex, json_schema_file, grammar_file;
   bool has_length = false;      // --max-tokens is what the user asked for
@@ -205,6 +208,8 @@ int run_generate(GenerateFlags flags) {
   }
   if (flags.prompt && flags.prompt->empty())
     fail_usage("expected a --prompt of at least one character, found an empty one");
+  if (!flags.adapter.empty() && !flags.input.empty())
+    fail_usage("--lora goes with --prompt; a file of requests is answered by the model alone");
   if (flags.input.empty() != flags.output.empty()) fail_usage("--input and --output go together");
   if (flags.trace_values_mib < 0 || flags.trace_values_mib > 1 << 30)
     fail_usage("expected trace-values in MiB, 0 or more, found {}", flags.trace_values_mib);
@@ -212,10 +217,13 @@ int run_generate(GenerateFlags flags) {
   options.engine.prompt_logprobs = flags.params.prompt_logprobs.has_value();
   const Timer load_timer;
   auto tokenizer_beside = open_tokenizer_beside(options.model);
+  if (!flags.adapter.empty()) options.engine.adapters = {.most = 1, .most_rank = kMostAdapterRank};
   const auto model = open_with_progress(options);
   flags.params = with_model_sampling(flags.params, flags.named, model->options());
   const double load_seconds = load_timer.seconds();
   Request request{.params = flags.params};
+  if (!flags.adapter.empty())
+    request.adapter = open_adapter(flags.adapter, flags.adapter, model->spec());
   const Tokenizer tokenizer = tokenizer_beside.get();
   add_end_tokens(request.params, *model, tokenizer);
   check_params(request, model->spec().vocab);  // before there is room for n answers
@@ -259,6 +267,8 @@ void add_generate(CLI::App& app, Action& action) {
   add_sampling_flags(*command, flags->params);
   command->add_option("-p,--prompt", flags->prompt,
                       "The text to continue; - is the standard input");
+  command->add_option("--lora", flags->adapter,
+                      "Directory of a low-rank adapter, as PEFT saves it, to compute with");
   command->add_option("--stop", flags->stop, "Text that ends the answer; may be repeated");
   command->add_flag("--ignore-eos", flags->params.ignore_eos,
                     "Continue after end-of-sequence tokens");

@@ -12,6 +12,7 @@
 #include "serve_flags.h"
 #include "server/lab.h"
 #include "server/replicas.h"
+#include "session/adapter.h"
 #include "session/verify.h"
 #include "weights/gguf.h"
 
@@ -81,6 +82,7 @@ InstanceOptions options_of(const ServeFlags& flags) {
     engine.scheduler.max_model_len = flags.engine_context;
     engine.fit_context = false;
   }
+  if (flags.has_adapters || !flags.adapters.empty()) engine.adapters = flags.adapter_limits;
   // Who comes in the middle of a step waits for its rest and for the next one.
   engine.target_step_seconds = flags.target_tbt_ms / 1000 / 2;
   return options;
@@ -287,6 +289,7 @@ class Served {
     model_.texts.defaults = defaults_digest(model_.defaults);
     if (!flags.receipt_key.empty())
       model_.receipt_key = &receipt_key_.emplace(open_receipt_key(flags.receipt_key));
+    open_adapters(flags, options);
     // Without a key whoever has the model can sign.
     const auto& texts = model_.texts;
     model_.seal = &seal_.emplace(receipt_key_ ? receipt_key_->secret("thoughts")
@@ -308,6 +311,26 @@ class Served {
       model_.relevance = server::Relevance::cosine;
   }
 
+  void open_adapters(const ServeFlags& flags, const ModelOptions& options) {
+    if (!flags.has_adapters && flags.adapters.empty()) return;
+    model_.adapters =
+        &adapters_.emplace([spec = read_model_config(options).spec, limits = flags.adapter_limits](
+                               const std::string& name, const std::string& directory) {
+          auto adapter = open_adapter(name, directory, spec);
+          AdapterSlots(limits).expect_possible(*adapter);
+          return adapter;
+        });
+    for (const std::string& one : flags.adapters) {
+      const size_t sign = one.find('=');
+      if (sign == one.npos)
+        fail_usage("expected NAME=DIRECTORY as --lora-modules, found {}", json::quoted(one));
+      const std::string name = one.substr(0, sign);
+      if (std::ranges::count(flags.names, name) > 0)
+        fail_usage("{} is the name of the model and of an adapter", json::quoted(name));
+      adapters_->load(name, one.substr(sign + 1), false);
+    }
+  }
+
   void open_chat(const ServeFlags& flags, const ModelOptions& options) {
     try {
       chat_ = open_chat_template(options, flags.template_file);
@@ -324,6 +347,7 @@ class Served {
   server::ServedModel model_;
   std::optional<ChatTemplate> chat_;
   std::optional<ReceiptKey> receipt_key_;
+  std::optional<server::ServedAdapters> adapters_;
   std::optional<ThoughtSeal> seal_;
 };
 

@@ -209,6 +209,26 @@ void add_answer_flags(CLI::App& command, ServeFlags& flags) {
                    "Refuse prompt_logprobs and echo with logprobs");
 }
 
+// Low-rank adapters, under vLLM's names.
+void add_adapter_flags(CLI::App& command, ServeFlags& flags) {
+  command.add_flag("--enable-lora", flags.has_adapters,
+                   "Let requests have low-rank adapters, loaded by --lora-modules or by POST "
+                   "/v1/load_lora_adapter");
+  command.add_option("--lora-modules", flags.adapters,
+                     "Adapters as PEFT saves them, each NAME=DIRECTORY: a request whose model is "
+                     "NAME is computed with it");
+  command
+      .add_option("--max-loras", flags.adapter_limits.most,
+                  "Most different adapters of requests that are computed at the same time; others "
+                  "wait")
+      ->check(CLI::Range(1, AdapterLoad::kMostSlots))
+      ->capture_default_str();
+  command
+      .add_option("--max-lora-rank", flags.adapter_limits.most_rank, "Largest rank of an adapter")
+      ->check(CLI::Range(1, static_cast<int>(kMostAdapterRank)))
+      ->capture_default_str();
+}
+
 // How engines run.
 void add_serving_flags(CLI::App& command, ServeFlags& flags) {
   command
@@ -297,6 +317,7 @@ void add_serve_flags(CLI::App& command, ServeFlags& flags) {
   add_client_flags(command, flags);
   add_limit_flags(command, flags);
   add_answer_flags(command, flags);
+  add_adapter_flags(command, flags);
   add_serving_flags(command, flags);
   add_record_flags(command, flags);
   refuse_foreign_flags(command);

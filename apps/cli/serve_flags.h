@@ -17,6 +17,9 @@ struct ServeFlags {
   std::string host;  // empty: 127.0.0.1 without keys, else all addresses
   std::optional<std::vector<std::string>> origins;  // none: all with keys, else none
   std::vector<std::string> names;
+  std::vector<std::string> adapters;  // --lora-modules
+  bool has_adapters = false;
+  AdapterLimits adapter_limits{.most = 16, .most_rank = 256};
   std::string receipt_key;
   std::string template_file, tool_parser = "auto", thought_parser = "auto",
                              generation_config = "auto";

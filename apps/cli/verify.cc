@@ -11,8 +11,10 @@
 #include "command.h"
 #include "frontend/text_engine.h"
 #include "number_flags.h"
+#include "session/adapter.h"
 #include "session/served_answer.h"
 #include "session/verify.h"
+#include "weights/peft_adapter.h"
 
 namespace invar::cli {
 
@@ -20,7 +22,7 @@ namespace {
 
 struct VerifyFlags {
   ModelFlags model;
-  std::string answer, request, public_key, template_file;
+  std::string answer, request, public_key, template_file, adapter;
   bool unsigned_too = false, generates = false;
   bool own_arithmetic = false, own_weights = false;  // named by the user, not by the receipt
   int64_t prefix = 0;
@@ -69,14 +71,16 @@ void take_arithmetic(const Receipt& receipt, VerifyFlags& flags) {
 
 // Seconds in which one sequence alone generates the answer.
 double generate(const Receipt& receipt, const std::shared_ptr<Model>& model,
-                const Tokenizer& tokenizer) {
+                const Tokenizer& tokenizer, std::shared_ptr<const RequestAdapter> adapter) {
   InstanceOptions options{.model = model->options()};
   options.engine.scheduler.max_num_seqs = 1;
   options.engine.scheduler.max_model_len =
       static_cast<int32_t>(receipt.prompt.size() + receipt.tokens.size());
+  if (adapter) options.engine.adapters = {.most = 1, .most_rank = kMostAdapterRank};
   Instance instance(options, model);
   TextEngine text(instance.engine(), tokenizer);
   Request request{.prompt = receipt.prompt, .params = receipt.params, .choice = receipt.choice};
+  request.adapter = std::move(adapter);
   request.params.max_tokens = static_cast<int32_t>(receipt.tokens.size());
   const Timer timer;
   const TextAnswer answer = text.answer(std::move(request));
@@ -129,6 +133,8 @@ Report recompute(const ServedAnswer& served, const std::shared_ptr<Model>& share
   const Tokenizer tokenizer = open_tokenizer(model);
   const auto chat = chat_template_of(model, flags);
   const ReceiptModel known = receipt_model(model, flags.template_file);
+  const auto adapter =
+      flags.adapter.empty() ? nullptr : open_adapter(flags.adapter, flags.adapter, model.spec());
   const AnswerTexts texts = answer_texts(model, tokenizer, chat ? &*chat : nullptr);
   std::optional<Asked> asked;
   SamplingParams shown;
@@ -145,7 +151,8 @@ Report recompute(const ServedAnswer& served, const std::shared_ptr<Model>& share
                                             {.prefix = flags.prefix,
                                              .logprobs = shown.logprobs,
                                              .prompt_logprobs = shown.prompt_logprobs,
-                                             .logprobs_mode = shown.logprobs_mode}));
+                                             .logprobs_mode = shown.logprobs_mode,
+                                             .adapter = adapter}));
     if (!verdict.is_confirmed) report.fault = verdict.sentence;
     if (!report.fault.empty()) return report;
     answers.push_back(verdict.answer);
@@ -155,7 +162,7 @@ Report recompute(const ServedAnswer& served, const std::shared_ptr<Model>& share
     report.fault = body_difference(served, answers, asked ? &asked->request : nullptr, texts);
   if (report.fault.empty() && flags.generates)
     for (const Receipt& receipt : served.receipts)
-      report.generation_seconds += generate(receipt, shared, tokenizer);
+      report.generation_seconds += generate(receipt, shared, tokenizer, adapter);
   return report;
 }
 
@@ -260,6 +267,8 @@ void add_verify(CLI::App& app, Action& action) {
   command->add_flag("--no-signature", flags->unsigned_too, "Do not check the signature");
   command->add_option("--chat-template", flags->template_file,
                       "The server's --chat-template, if it had one");
+  command->add_option("--lora", flags->adapter,
+                      "Directory of the adapter that the answer was made with, if it had one");
   command->add_flag("--time-generation", flags->generates,
                     "Also generate the answer at batch 1 and compare the times");
   command->callback([&action, flags, command] {

@@ -43,6 +43,9 @@ struct SessionOptions {
   // What log-probabilities are where a request does not say it: raw_logprobs (of the model's
   // logits), processed_logprobs (of what is sampled from), raw_logits or processed_logits.
   std::string logprobs_mode = "raw_logprobs";
+  // Low-rank adapters (GenerateOptions::lora): how many different ones are computed at the same
+  // time, and the largest rank of one; 0: none.
+  int max_loras = 0, max_lora_rank = 256;
   // A PEM file with the key that signs receipts, made where there is none; empty: a new key.
   std::string receipt_key;
 };
@@ -75,6 +78,8 @@ struct GenerateOptions {
   std::string logprobs_mode;     // as SessionOptions::logprobs_mode, which an empty one stands for
   int priority = 0;              // smaller is sooner, where the scheduling policy reads it
   std::string cache_salt;        // only requests of one salt share computed blocks
+  // Directory of a low-rank adapter, as PEFT saves it, to compute with; empty: none.
+  std::string lora;
   // Which of several answers to one prompt this is: each samples with noise of its own.
   int choice = 0;
   bool receipt = false;  // a signed receipt of the answer (docs/receipts.md)

@@ -10,6 +10,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 from .bundled import bundled_model
+from .lora import LoRARequest
 from .outputs import CompletionOutput, EmbeddingOutput, EmbeddingRequestOutput, Logprob, RequestOutput
 from .params import RequestOutputKind, SamplingParams, StructuredOutputsParams
 
@@ -19,8 +20,8 @@ if TYPE_CHECKING:
     from .tokenizer import Tokenizer
 
 __version__ = "0.1.0"
-__all__ = ["AsyncLLM", "CompletionOutput", "EmbeddingOutput", "EmbeddingRequestOutput", "LLM", "Logprob", "RequestOutput",
-           "RequestOutputKind", "SamplingParams", "StructuredOutputsParams", "Tokenizer", "bundled_model"]
+__all__ = ["AsyncLLM", "CompletionOutput", "EmbeddingOutput", "EmbeddingRequestOutput", "LLM", "LoRARequest", "Logprob",
+           "RequestOutput", "RequestOutputKind", "SamplingParams", "StructuredOutputsParams", "Tokenizer", "bundled_model"]
 
 # Loaded when they are asked for: an import costs a command-line tool as little as it can.
 _LATER = {"LLM": "llm", "AsyncLLM": "async_llm", "Tokenizer": "tokenizer"}

@@ -24,6 +24,8 @@ class SessionOptions:
     scheduling_policy: str
     speculative_config: str
     logprobs_mode: str
+    max_loras: int
+    max_lora_rank: int
     receipt_key: str
 
 class GenerateOptions:
@@ -53,6 +55,7 @@ class GenerateOptions:
     logprobs_mode: str
     priority: int
     cache_salt: str
+    lora: str
     choice: int
     receipt: bool
 

@@ -10,6 +10,7 @@ from typing import Any, Callable, Optional
 
 from ._invar import Generation, Session, Update
 from .engine_args import session_options
+from .lora import LoRARequest, paths_of
 from .outputs import CompletionOutput, RequestOutput
 from .params import RequestOutputKind, SamplingParams, Seeds
 from .requests import Asked, Prompt, default_params, output_of, tokens_of
@@ -62,7 +63,8 @@ class AsyncLLM:
         self._thread.start()
 
     async def generate(self, prompt: Prompt, sampling_params: Optional[SamplingParams] = None,
-                       request_id: Optional[str] = None) -> AsyncIterator[RequestOutput]:
+                       request_id: Optional[str] = None,
+                       lora_request: Optional[LoRARequest] = None) -> AsyncIterator[RequestOutput]:
         """The answer as it grows: all of it so far at each step, or as sampling_params.output_kind says.
 
         Whoever stops to iterate cancels the request.
@@ -70,7 +72,8 @@ class AsyncLLM:
         params = sampling_params or self.get_default_sampling_params()
         self._number += 1
         live = _Live(request_id or f"request-{self._number}",
-                     Asked(*tokens_of(prompt, self._tokenizer), params, self._seeds.of(params)), self._weights.weight_version)
+                     Asked(*tokens_of(prompt, self._tokenizer), params, self._seeds.of(params), *paths_of(lora_request, 1)),
+                     self._weights.weight_version)
         self._do(lambda: self._add(live))
         try:
             async for output in _outputs(live, self._tokenizer):

@@ -16,7 +16,8 @@ _OPTIONS = {
     "max_num_batched_tokens": "max_num_batched_tokens", "enable_prefix_caching": "enable_prefix_caching",
     "scheduling_policy": "scheduling_policy", "receipt_key": "receipt_key", "logprobs_mode": "logprobs_mode",
 }
-_OTHERS = ("seed", "max_model_len", "speculative_config", "kv_cache_memory_bytes", "generation_config")
+_OTHERS = ("seed", "enable_lora", "max_loras", "max_lora_rank", "max_model_len", "speculative_config", "kv_cache_memory_bytes",
+           "generation_config")
 # Keywords of vLLM that mean nothing here, whatever their value.
 _MEANINGLESS = (
     "gpu_memory_utilization", "enforce_eager", "trust_remote_code", "disable_log_stats", "disable_custom_all_reduce",
@@ -25,7 +26,7 @@ _MEANINGLESS = (
     "download_dir", "model_impl", "served_model_name", "disable_log_requests", "block_size", "async_scheduling",
     "enable_log_requests", "hf_config_path", "mm_processor_kwargs", "runner", "convert", "max_logprobs",
     "generation_config_path", "disable_cascade_attn", "structured_outputs_config", "config_format", "task",
-    "cpu_offload_gb", "max_parallel_loading_workers", "use_tqdm_on_load", "disable_async_output_proc")
+    "cpu_offload_gb", "max_parallel_loading_workers", "max_cpu_loras", "use_tqdm_on_load", "disable_async_output_proc")
 # Keywords of vLLM that mean nothing with these values; why others are refused.
 _REFUSED: dict[str, tuple[tuple[object, ...], str]] = {
     "dtype": (("auto", "bfloat16"), "the checkpoint's types decide (docs/numerics.md, 0.1)"),
@@ -35,7 +36,6 @@ _REFUSED: dict[str, tuple[tuple[object, ...], str]] = {
     "skip_tokenizer_init": ((False,), "the tokenizer is always loaded"),
     "pipeline_parallel_size": ((1,), "stages are for `invar serve`"),
     "data_parallel_size": ((1,), "open another LLM"),
-    "enable_lora": ((False,), "there are no adapters"),
     "hf_overrides": ((None, {}), "change config.json"),
     "worker_extension_cls": ((None, ""), "workers run no Python"),
     "enable_expert_parallel": ((False,), "experts are not distributed"),
@@ -60,6 +60,9 @@ def session_options(where: str, model: str, given: dict[str, Any]) -> SessionOpt
     _set(where, options, "max_model_len", 0 if length is None else length)
     if given.get("kv_cache_memory_bytes") is not None:
         options.kv_cache_gib = int(given["kv_cache_memory_bytes"]) / 2**30
+    if given.get("enable_lora"):
+        _set(where, options, "max_loras", given.get("max_loras") or 16)
+        _set(where, options, "max_lora_rank", given.get("max_lora_rank") or 256)
     options.speculative_config = _speculation(given.get("speculative_config"))
     return options
 

@@ -6,6 +6,7 @@ from typing import Any, Optional, Union
 
 from ._invar import Session, Update
 from .engine_args import session_options
+from .lora import Adapters, paths_of
 from .outputs import EmbeddingOutput, EmbeddingRequestOutput, RequestOutput
 from .params import SamplingParams, Seeds
 from .requests import Asked, Prompt, default_params, is_ids, output_of, prompts_of, tokens_of
@@ -36,32 +37,35 @@ class LLM(Weights):
     # Answers.
 
     def generate(self, prompts: Union[Prompt, Sequence[Prompt]], sampling_params: Params = None,
-                 use_tqdm: bool = True) -> list[RequestOutput]:
+                 use_tqdm: bool = True, lora_request: Adapters = None) -> list[RequestOutput]:
         """The answers to prompts, in their order.
 
         prompts: a text, token ids, {"prompt": text} or {"prompt_token_ids": ids}, or a list of them. sampling_params: one
-        for all or one for each; None: the model's own. Raises ValueError for a prompt that can never be answered; Ctrl-C
+        for all or one for each; None: the model's own. lora_request: likewise, with enable_lora. Raises ValueError for a prompt that can never be answered; Ctrl-C
         ends the call.
         """
         listed = prompts_of(prompts)
         asked = []
-        for prompt, params in zip(listed, self._params(sampling_params, len(listed))):
-            asked.append(Asked(*tokens_of(prompt, self._tokenizer), params, self._seeds.of(params)))
+        adapters = paths_of(lora_request, len(listed))
+        for prompt, params, lora in zip(listed, self._params(sampling_params, len(listed)), adapters):
+            asked.append(Asked(*tokens_of(prompt, self._tokenizer), params, self._seeds.of(params), lora))
         return self._answer(asked, use_tqdm)
 
     def chat(self, messages: Union[list[Message], list[list[Message]]], sampling_params: Params = None,
              use_tqdm: bool = True, add_generation_prompt: bool = True, continue_final_message: bool = False,
              tools: Optional[list[dict[str, Any]]] = None,
-             chat_template_kwargs: Optional[dict[str, Any]] = None) -> list[RequestOutput]:
+             chat_template_kwargs: Optional[dict[str, Any]] = None,
+             lora_request: Adapters = None) -> list[RequestOutput]:
         """The answers to conversations, by the prompts that the model's chat template makes of them."""
         conversations = [messages] if messages and isinstance(messages[0], dict) else messages
         asked = []
-        for conversation, params in zip(conversations, self._params(sampling_params, len(conversations))):
+        adapters = paths_of(lora_request, len(conversations))
+        for conversation, params, lora in zip(conversations, self._params(sampling_params, len(conversations)), adapters):
             text = self._tokenizer.render_chat(
                 conversation, tools=tools, add_generation_prompt=add_generation_prompt,  # type: ignore[arg-type]
                 continue_final_message=continue_final_message, chat_template_kwargs=chat_template_kwargs)
             ids = self._tokenizer.encode(text, add_special_tokens=False)
-            asked.append(Asked(text, ids, params, self._seeds.of(params)))
+            asked.append(Asked(text, ids, params, self._seeds.of(params), lora))
         return self._answer(asked, use_tqdm)
 
     def score(self, prompts: Union[Prompt, Sequence[Prompt]],

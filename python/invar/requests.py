@@ -26,9 +26,16 @@ class Asked(NamedTuple):
     tokens: list[int]
     params: SamplingParams
     seed: int  # of its answers: the params' or one that was drawn
+    lora: str = ""  # the directory of its adapter; empty: none
 
     def jobs(self, vocabulary: int, mode: str) -> list[tuple[list[int], GenerateOptions]]:
         """What the engine is asked: a request for each of the n answers. mode: the LLM's of log-probabilities."""
+        jobs = self._jobs(vocabulary, mode)
+        for _, options in jobs:
+            options.lora = self.lora
+        return jobs
+
+    def _jobs(self, vocabulary: int, mode: str) -> list[tuple[list[int], GenerateOptions]]:
         forced = self.params.trace_decode_token_ids
         if forced is None:
             return [(self.tokens, self.params.options(vocabulary, self.seed, i)) for i in range(self.params.n)]

@@ -38,6 +38,8 @@ void bind_options(py::module_& m) {
       .def_readwrite("scheduling_policy", &SessionOptions::scheduling_policy)
       .def_readwrite("speculative_config", &SessionOptions::speculative_config)
       .def_readwrite("logprobs_mode", &SessionOptions::logprobs_mode)
+      .def_readwrite("max_loras", &SessionOptions::max_loras)
+      .def_readwrite("max_lora_rank", &SessionOptions::max_lora_rank)
       .def_readwrite("receipt_key", &SessionOptions::receipt_key);
   py::class_<GenerateOptions>(m, "GenerateOptions")
       .def(py::init<>())
@@ -67,6 +69,7 @@ void bind_options(py::module_& m) {
       .def_readwrite("logprobs_mode", &GenerateOptions::logprobs_mode)
       .def_readwrite("priority", &GenerateOptions::priority)
       .def_readwrite("cache_salt", &GenerateOptions::cache_salt)
+      .def_readwrite("lora", &GenerateOptions::lora)
       .def_readwrite("choice", &GenerateOptions::choice)
       .def_readwrite("receipt", &GenerateOptions::receipt)
       .def_readwrite("logits_hash", &GenerateOptions::logits_hash);

@@ -47,19 +47,21 @@ json::Value head_json(const Receipt& r) {
   request.set("include_stop_str_in_output", r.include_stop);
   request.set("skip_special_tokens", r.skip_special);
   request.set("form", r.grammar);
-  return json::Object{{"invar_receipt", kVersion},
-                      {"id", r.id},
-                      {"created", r.created},
-                      {"model", r.name},
-                      {"choice", r.choice},
-                      {"context", r.context},
-                      {"arithmetic", r.model.arithmetic},
-                      {"specification", r.model.specification},
-                      {"weights", r.model.weights},
-                      {"tokenizer", r.model.tokenizer},
-                      {"chat_template", r.model.chat_template},
-                      {"defaults", r.model.defaults},
-                      {"request", std::move(request)}};
+  json::Value head = json::Object{{"invar_receipt", kVersion},
+                                  {"id", r.id},
+                                  {"created", r.created},
+                                  {"model", r.name},
+                                  {"choice", r.choice},
+                                  {"context", r.context},
+                                  {"arithmetic", r.model.arithmetic},
+                                  {"specification", r.model.specification},
+                                  {"weights", r.model.weights},
+                                  {"tokenizer", r.model.tokenizer},
+                                  {"chat_template", r.model.chat_template},
+                                  {"defaults", r.model.defaults},
+                                  {"request", std::move(request)}};
+  if (!r.model.adapter.empty()) head.set("adapter", r.model.adapter);
+  return head;
 }
 
 // Everything but the signature.
@@ -136,6 +138,9 @@ class Members {
     take(name, to.edit());
   }
 
+  bool has(const char* name) const {
+    return std::ranges::find(left_, name, &json::Member::first) != left_.end();
+  }
   void expect_end() const {
     if (!left_.empty())
       fail("a receipt: {} has {}, which no receipt has", what_, json::quoted(left_[0].first));
@@ -206,12 +211,14 @@ void read_request(const json::Value& value, Receipt& r) {
 }  // namespace
 
 Digest model_digest(const ReceiptModel& model) {
-  return json::digest_of(json::Object{{"arithmetic", model.arithmetic},
-                                      {"specification", model.specification},
-                                      {"weights", model.weights},
-                                      {"tokenizer", model.tokenizer},
-                                      {"chat_template", model.chat_template},
-                                      {"defaults", model.defaults}});
+  json::Value all = json::Object{{"arithmetic", model.arithmetic},
+                                 {"specification", model.specification},
+                                 {"weights", model.weights},
+                                 {"tokenizer", model.tokenizer},
+                                 {"chat_template", model.chat_template},
+                                 {"defaults", model.defaults}};
+  if (!model.adapter.empty()) all.set("adapter", model.adapter);
+  return json::digest_of(all);
 }
 
 std::string fingerprint_of(const ReceiptModel& model) {
@@ -295,6 +302,7 @@ Receipt receipt_from(const json::Value& value) {
   in.take("tokenizer", r.model.tokenizer);
   in.take("chat_template", r.model.chat_template);
   in.take("defaults", r.model.defaults);
+  if (in.has("adapter")) in.take("adapter", r.model.adapter);
   read_request(in.take("request"), r);
   Members answer(in.take("answer"), "its answer");
   answer.take("tokens", r.tokens);

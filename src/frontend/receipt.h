@@ -25,6 +25,7 @@ struct ReceiptModel {
   std::string tokenizer;      // of its files
   std::string chat_template;  // of its text; empty: there is none
   std::string defaults;       // of the sampling parameters that a request does not name
+  std::string adapter = {};   // of the request's (numerics 2.4); empty: it has none
 
   bool operator==(const ReceiptModel&) const = default;
 };

@@ -98,12 +98,13 @@ std::string random_id(const char* prefix) {
   return fmt::format("{}{:016x}{:08x}", prefix, random_bits(64), random_bits(32));
 }
 
-ReceiptModel Admission::answering_model() const {
+ReceiptModel Admission::answering_model(const RequestAdapter* adapter) const {
   const BackendFacts facts = backend_.facts();
   ReceiptModel model = model_.texts;
   model.arithmetic = facts.identity;
   model.specification = to_hex(facts.specification);
   model.weights = to_hex(facts.weights);
+  if (adapter) model.adapter = to_hex(adapter->digest);
   return model;
 }
 
@@ -224,7 +225,7 @@ Admitted Admission::admit(const HttpRequest& http, const std::string& owner,
                      .owner = owner,
                      .endpoint = http.path,
                      .arithmetic = facts.identity,
-                     .model = model_digest(answering_model())};
+                     .model = {}};
   const json::Value* truncation =
       endpoint == openai::Endpoint::responses ? body.find("truncation") : nullptr;
   openai::Request request = truncation && *truncation == json::Value("auto")
@@ -232,7 +233,8 @@ Admitted Admission::admit(const HttpRequest& http, const std::string& owner,
                                 : read(entry, body, earlier);
   entry.request = json::dump(openai::kept_body(body, request));
   entry.body = sha256(std::as_bytes(std::span(http.body)));
-  check_model(request.model);
+  const Adapter adapter = adapter_of(request.model);
+  entry.model = model_digest(answering_model(adapter.get()));
   // Numbers that every client's JSON reader keeps, one for each prompt from this on.
   if (!request.has_seed) request.base.params.seed = random_bits(52);
   check_params(request.base, facts.vocab);
@@ -250,7 +252,7 @@ Admitted Admission::admit(const HttpRequest& http, const std::string& owner,
   }
   openai::settle_length(request, longest, facts.max_model_len);
   entry.params = request.base.params;
-  Admitted admitted = complete(std::move(entry), std::move(request));
+  Admitted admitted = complete(std::move(entry), std::move(request), adapter);
   admitted.slots = std::move(slots);
   return admitted;
 }
@@ -270,20 +272,32 @@ void Admission::check_model(const std::string& name) const {
                  "model_not_found", "model"};
 }
 
+Admission::Adapter Admission::adapter_of(const std::string& name) const {
+  Adapter adapter = model_.adapters ? model_.adapters->find(name) : nullptr;
+  if (!adapter) check_model(name);
+  return adapter;
+}
+
 Admitted Admission::readmit(const JournalEntry& entry) const {
-  const ReceiptModel model = answering_model();
+  const json::Value body = parse_body(entry.request);
+  const json::Value* name = body.find("model");
+  const Adapter adapter = name && name->is_string() && model_.adapters
+                              ? model_.adapters->find(name->as_string())
+                              : nullptr;
+  const ReceiptModel model = answering_model(adapter.get());
   const Digest now = model_digest(model);
   if (entry.arithmetic != model.arithmetic || entry.model != now)
     throw ApiError{
         409, fmt::format("the answer was made with {} and the model {}, the server "
                          "now has {} and {}: it would be another answer",
                          entry.arithmetic, to_hex(entry.model), model.arithmetic, to_hex(now))};
-  openai::Request request = read(entry, parse_body(entry.request));
+  openai::Request request = read(entry, body);
   request.base.params = entry.params;
-  return complete(entry, std::move(request));
+  return complete(entry, std::move(request), adapter);
 }
 
-Admitted Admission::complete(JournalEntry entry, openai::Request request) const {
+Admitted Admission::complete(JournalEntry entry, openai::Request request,
+                             const Adapter& adapter) const {
   // What is left of prompts that were cut, where answers repeat them; and of those that are known.
   if (request.truncate_prompt_tokens != 0 || !request.echo) {
     request.prompts.clear();
@@ -292,11 +306,11 @@ Admitted Admission::complete(JournalEntry entry, openai::Request request) const 
   openai::Head head{.id = entry.id,
                     .created = entry.created,
                     .model = request.model.empty() ? first_of(model_.names) : request.model,
-                    .system_fingerprint = fingerprint(),
+                    .system_fingerprint = fingerprint(adapter.get()),
                     .seed = entry.params.seed};
   if (!entry.prompts.empty())
     openai::settle_thoughts(request, first_of(entry.prompts), *model_.tokenizer);
-  std::vector<Request> requests = make_requests(entry, request);
+  std::vector<Request> requests = make_requests(entry, request, adapter);
   Admitted admitted{.entry = std::move(entry),
                     .request = std::move(request),
                     .head = std::move(head),
@@ -307,7 +321,8 @@ Admitted Admission::complete(JournalEntry entry, openai::Request request) const 
 }
 
 std::vector<Request> Admission::make_requests(const JournalEntry& entry,
-                                              const openai::Request& request) const {
+                                              const openai::Request& request,
+                                              const Adapter& adapter) const {
   const BackendFacts facts = backend_.facts();
   if (request.base.params.prompt_logprobs && !facts.prompt_logprobs)
     fail_usage("prompt log-probabilities were switched off when the server started");
@@ -343,6 +358,7 @@ std::vector<Request> Admission::make_requests(const JournalEntry& entry,
           request.endpoint == openai::Endpoint::responses ? "max_output_tokens" : "max_tokens"};
     requests.push_back(request.answer(i, prompt));
     last_of(requests).cache_salt = salt;
+    last_of(requests).adapter = adapter;
   }
   return requests;
 }

@@ -13,6 +13,7 @@
 #include "http.h"
 #include "journal/journal.h"
 #include "model_card.h"
+#include "served_adapters.h"
 
 namespace invar::server {
 
@@ -45,6 +46,7 @@ struct ServedModel {
   const ReceiptKey* receipt_key = nullptr;  // null: there are no receipts
   // Digests of tokenizer, template and defaults; the rest is the backend's.
   ReceiptModel texts;
+  ServedAdapters* adapters = nullptr;  // that clients may ask for, too; null: none
 };
 
 // What it can do, by Ollama's words: completion, tools, thinking, insert, embedding.
@@ -118,10 +120,14 @@ class Admission {
   std::optional<int32_t> dimensions(const json::Value& body) const;
 
   // What answers depend on beside their requests, with the weights of this moment.
-  ReceiptModel answering_model() const;
-  std::string fingerprint() const { return fingerprint_of(answering_model()); }
+  ReceiptModel answering_model(const RequestAdapter* adapter = nullptr) const;
+  std::string fingerprint(const RequestAdapter* adapter = nullptr) const {
+    return fingerprint_of(answering_model(adapter));
+  }
   // Throws ApiError for a name that is not served; an empty one is the first that is.
   void check_model(const std::string& name) const;
+  // The adapter of that name; null where the name is the model's. Throws as check_model does.
+  std::shared_ptr<const RequestAdapter> adapter_of(const std::string& name) const;
 
  private:
   enum class Purpose {
@@ -141,9 +147,10 @@ class Admission {
   // The same of the first prompt, which is only shown or counted. Throws UsageError for a text that
   // is too large.
   std::vector<int32_t> encode_counted(const openai::Request& request) const;
-  std::vector<Request> make_requests(const JournalEntry& entry,
-                                     const openai::Request& request) const;
-  Admitted complete(JournalEntry entry, openai::Request request) const;
+  using Adapter = std::shared_ptr<const RequestAdapter>;
+  std::vector<Request> make_requests(const JournalEntry& entry, const openai::Request& request,
+                                     const Adapter& adapter) const;
+  Admitted complete(JournalEntry entry, openai::Request request, const Adapter& adapter) const;
   void expect_head() const;
   void prepare_receipts(Admitted& admitted) const;
 

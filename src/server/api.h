@@ -127,6 +127,8 @@ class Server {
   // The line of a response that is the request's owner's. Throws ApiError.
   JournalLine response_line(const HttpRequest& request, const std::string& id) const;
   void take_weights(std::shared_ptr<Exchange> exchange);
+  void load_adapter(std::shared_ptr<Exchange> exchange);
+  void unload_adapter(std::shared_ptr<Exchange> exchange);
   // Of RL stacks (trainer_routes).
   void generate_sglang(std::shared_ptr<Exchange> exchange);
   void generate_trl(std::shared_ptr<Exchange> exchange);
@@ -191,6 +193,9 @@ class Server {
   void lend_lab(std::chrono::seconds time);
 
   json::Value model_object(const std::string& name) const;
+  json::Value adapter_object(const RequestAdapter& adapter) const;
+  // Throws ApiError where the server has none.
+  ServedAdapters& expect_adapters() const;
   json::Value engine_object() const;
 
   // The weights stay as they are while a lease lives, or an answer of `streams_`.

@@ -11,6 +11,13 @@ inline constexpr Door kFixed = {.name = "fixed",
                                 .takes_slots = false,
                                 .place = "none: as much work whatever is asked",
                                 .memory = "its reply"};
+inline constexpr Door kAdapter = {
+    .name = "adapter",
+    .body = Door::Body::small,
+    .read_while_serving = true,
+    .takes_slots = false,
+    .place = "at most 512 of one key wait for the pool",
+    .memory = "a name and a path; at most 16384 adapters, of which `--max-loras` are loaded"};
 inline constexpr Door kChange = {
     .name = "change",
     .body = Door::Body::small,

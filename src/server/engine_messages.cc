@@ -126,6 +126,29 @@ Hello hello_from(std::string_view bytes) {
   return hello;
 }
 
+namespace {
+
+void put_adapter(ByteWriter& out, const RequestAdapter* adapter) {
+  put_flag(out, adapter != nullptr);
+  if (!adapter) return;
+  out.put_text(adapter->name);
+  out.put_text(adapter->directory);
+  out.put(adapter->rank);
+  out.put(adapter->digest);
+}
+
+std::shared_ptr<const RequestAdapter> get_adapter(ByteReader& in) {
+  if (!get_flag(in)) return nullptr;
+  RequestAdapter adapter;
+  adapter.name = in.get_text();
+  adapter.directory = in.get_text();
+  adapter.rank = in.get<int32_t>();
+  adapter.digest = in.get<Digest>();
+  return std::make_shared<const RequestAdapter>(std::move(adapter));
+}
+
+}  // namespace
+
 std::string to_bytes(const Request& request) {
   ByteWriter out;
   out.put(request.id);
@@ -135,6 +158,7 @@ std::string to_bytes(const Request& request) {
   out.put(request.choice);
   out.put_text(request.structured_output.get());
   out.put_text(request.cache_salt.get());
+  put_adapter(out, request.adapter.get());
   put_flag(out, request.hash_logits);
   out.put(request.priority);
   put_flag(out, request.pooled);
@@ -155,6 +179,7 @@ Request request_from(std::string_view bytes) {
   request.choice = in.get<int32_t>();
   request.structured_output = in.get_text();
   request.cache_salt = in.get_text();
+  request.adapter = get_adapter(in);
   request.hash_logits = get_flag(in);
   request.priority = in.get<int32_t>();
   request.pooled = get_flag(in);

@@ -59,9 +59,19 @@ json::Value Server::model_object(const std::string& name) const {
                       {"max_model_len", static_cast<int64_t>(backend_.facts().max_model_len)}};
 }
 
+// As vLLM has it.
+json::Value Server::adapter_object(const RequestAdapter& adapter) const {
+  json::Value object = model_object(adapter.name);
+  object.set("root", adapter.directory);
+  object.set("parent", first_of(model_.names));
+  return object;
+}
+
 void Server::models(std::shared_ptr<Exchange> exchange) {
   json::Array data;
   for (const std::string& name : model_.names) data.push_back(model_object(name));
+  if (model_.adapters)
+    for (const auto& adapter : model_.adapters->all()) data.push_back(adapter_object(*adapter));
   exchange->reply(
       {.body = json::dump(json::Object{{"object", "list"}, {"data", std::move(data)}})});
 }
@@ -70,8 +80,8 @@ void Server::models(std::shared_ptr<Exchange> exchange) {
 void Server::model(std::shared_ptr<Exchange> exchange) {
   const std::string& path = exchange->request.path;
   const std::string name = unescaped(path.substr(path.find("/models/") + 8));
-  admission_.check_model(name);
-  exchange->reply({.body = json::dump(model_object(name))});
+  const auto adapter = admission_.adapter_of(name);
+  exchange->reply({.body = json::dump(adapter ? adapter_object(*adapter) : model_object(name))});
 }
 
 // As vLLM has it: how many requests are being answered or wait.

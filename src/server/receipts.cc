@@ -25,7 +25,7 @@ Receipt head_of(const Admitted& admitted, const ReceiptModel& model, int32_t con
 }  // namespace
 
 void Admission::prepare_receipts(Admitted& admitted) const {
-  const ReceiptModel model = answering_model();
+  const ReceiptModel model = answering_model(admitted.requests.front().adapter.get());
   if (!model_.receipt_key)
     throw ApiError{400, "receipts need a server with --receipt-key", "", "receipt"};
   if (is_baseline(model.arithmetic))

@@ -46,6 +46,8 @@ const std::vector<Server::Route>& Server::routes() {
       {"POST", "/tokenize", &Server::tokenize, kTokens},
       {"POST", "/detokenize", &Server::detokenize, kTokens},
       {"POST", "/admin/weights", &Server::take_weights, kChange, admin},
+      {"POST", "/v1/load_lora_adapter", &Server::load_adapter, kAdapter, admin},
+      {"POST", "/v1/unload_lora_adapter", &Server::unload_adapter, kAdapter, admin},
       {"GET", "/v1/completions/", &Server::retrieve, kKept, client, Rest::id},
       {"GET", "/v1/chat/completions/", &Server::retrieve, kKept, client, Rest::id},
       {"GET", "/v1/receipts/", &Server::retrieve, kKept, client, Rest::id},

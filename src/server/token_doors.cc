@@ -46,7 +46,7 @@ json::Value Admission::render(const HttpRequest& http) const {
   openai::Request request =
       read({.created = static_cast<int64_t>(std::time(nullptr)), .endpoint = path}, body,
            std::nullopt, Purpose::show);
-  check_model(request.model);
+  adapter_of(request.model);
   json::Array ids;
   for (const int32_t id : encode_counted(request)) ids.emplace_back(static_cast<int64_t>(id));
   json::Value shown = std::move(request.conversation);
@@ -85,7 +85,7 @@ int64_t Admission::count_tokens(const HttpRequest& http,
   const openai::Request request =
       read({.created = static_cast<int64_t>(std::time(nullptr)), .endpoint = path}, body, earlier,
            Purpose::count);
-  check_model(request.model);
+  adapter_of(request.model);
   return std::ssize(encode_counted(request));
 }
 

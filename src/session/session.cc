@@ -65,6 +65,10 @@ Request Session::Impl::request(Running& at, std::vector<int32_t> prompt,
   if (asked.max_tokens <= 0)
     request.params.max_tokens = length_that_fits(context, request.prompt.size(), context);
   add_end_tokens(request.params, at.model(), tokenizer);
+  if (!asked.lora.empty()) {
+    const std::lock_guard lock(compiling);
+    request.adapter = adapters.open(asked.lora, at.model().spec());
+  }
   if (asked.structured_outputs.empty()) return request;
   const std::lock_guard lock(compiling);
   request.constraint =
@@ -90,6 +94,7 @@ Receipt Session::Impl::receipt_head(Running& at, Request& request) {
     receipt_model->defaults = defaults_digest({});
   }
   head.model = *receipt_model;
+  if (request.adapter) head.model.adapter = to_hex(request.adapter->digest);
   return head;
 }
 

@@ -12,6 +12,7 @@
 #include "frontend/chat_template.h"
 #include "frontend/constraint_compiler.h"
 #include "frontend/receipt.h"
+#include "session/adapter.h"
 #include "session/engine_loop.h"
 #include "session/instance.h"
 #include "session/updated_weights.h"
@@ -70,6 +71,7 @@ struct Session::Impl {
   ConstraintCompiler constraints;
   std::optional<ChatTemplate> chat;           // opened when a conversation comes
   std::optional<ReceiptModel> receipt_model;  // when a receipt does
+  OpenedAdapters adapters;
 
   std::shared_mutex sleeping;  // guards what follows, but for what Running guards itself
   std::unique_ptr<Running> running;

@@ -55,6 +55,7 @@ InstanceOptions instance_options(const SessionOptions& o) {
   engine.prefix_caching = o.enable_prefix_caching;
   engine.kv_bytes = static_cast<int64_t>(o.kv_cache_gib * (1 << 30));
   engine.prompt_logprobs = engine.embeddings = true;
+  engine.adapters = {.most = o.max_loras, .most_rank = o.max_lora_rank};
   options.speculation = with_short_flags(o.speculative_config, {}, {}, 0);
   options.speculation.model = found_drafter(options.speculation.model);
   return options;

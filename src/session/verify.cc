@@ -39,6 +39,7 @@ std::optional<std::string> difference(const ReceiptModel& said, const ReceiptMod
     return of("the tokenizer differs", said.tokenizer, known.tokenizer);
   if (said.chat_template != known.chat_template)
     return of("the chat template differs", said.chat_template, known.chat_template);
+  if (said.adapter != known.adapter) return of("the adapter differs", said.adapter, known.adapter);
   // A server takes the model's defaults or, with --generation-config vllm, vLLM's.
   if (said.defaults != known.defaults && said.defaults != defaults_digest({}))
     return of("the sampling defaults differ", said.defaults, known.defaults);
@@ -125,6 +126,11 @@ class Replay {
   Batch batch_of(int32_t begin, int32_t end) {
     const auto answer = static_cast<int32_t>(receipt_.prompt.size()) - 1;
     Batch batch{.sequences = {BatchSequence{.cell = 0}}};
+    if (const auto& adapter = options_.adapter) {
+      batch.sequences[0].adapter = 0;
+      if (begin == 0)
+        batch.adapters = {{0, adapter->rank, adapter->directory, to_hex(adapter->digest)}};
+    }
     for (int32_t i = 0; i * kBlock < static_cast<int32_t>(tokens_.size()); ++i)
       batch.sequences[0].blocks.push_back(i);
     stage_.begin();
@@ -294,7 +300,9 @@ ReceiptModel receipt_model(Model& model, const std::string& template_file) {
 Verdict verify(const Receipt& receipt, const ReceiptModel& known, Model& model,
                const Tokenizer& tokenizer, const VerifyOptions& options) {
   Verdict verdict;
-  if (const auto found = difference(receipt.model, known)) {
+  ReceiptModel answering = known;
+  if (options.adapter) answering.adapter = to_hex(options.adapter->digest);
+  if (const auto found = difference(receipt.model, answering)) {
     verdict.sentence = *found;
     return verdict;
   }

@@ -24,6 +24,7 @@ struct VerifyOptions {
   int64_t prefix = 0;  // 0: the whole answer, else its first so many tokens
   std::optional<int32_t> logprobs, prompt_logprobs;  // that Verdict::answer is to have
   LogprobsMode logprobs_mode = LogprobsMode::raw_logprobs;
+  std::shared_ptr<const RequestAdapter> adapter = {};  // that the receipt's request had
 };
 
 // What receipts say of the texts that stand beside the weights, tokenizer and template: of a server
@@ -33,8 +34,8 @@ ReceiptModel receipt_texts(const ModelOptions& options, const std::string& templ
 // weights.
 ReceiptModel receipt_model(Model& model, const std::string& template_file = {});
 
-// `known`: of the model. Says nothing of the signature. Throws Error when the receipt asks for what
-// the model cannot compute.
+// `known`: of the model without an adapter. Says nothing of the signature. Throws Error when the
+// receipt asks for what the model cannot compute.
 Verdict verify(const Receipt& receipt, const ReceiptModel& known, Model& model,
                const Tokenizer& tokenizer, const VerifyOptions& options = {});
 

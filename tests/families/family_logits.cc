@@ -1,5 +1,6 @@
 // Logits of a model's directory at every position of a text, for whoever compares them with another
-// implementation's: family_logits DIRECTORY TOKENS OUT [ORDER [CHUNK [INSTRUCTION_SET [CONTEXT]]]].
+// implementation's: family_logits DIRECTORY TOKENS OUT [ORDER [CHUNK [INSTRUCTION_SET [CONTEXT
+// [ADAPTER]]]]].
 // TOKENS is a file of int32, OUT becomes one of f32 [position][vocabulary].
 #include <fmt/format.h>
 
@@ -15,6 +16,7 @@
 #include "model/forward.h"
 #include "weights/hf_directory.h"
 #include "weights/mxfp4_source.h"
+#include "weights/peft_adapter.h"
 
 namespace invar {
 namespace {
@@ -25,6 +27,7 @@ struct Options {
   int chunk = 1 << 20;
   std::string set = "auto";
   int context = 0;
+  std::string adapter;  // a directory as PEFT saves it
 };
 
 std::vector<int32_t> read_tokens(const std::string& path) {
@@ -64,6 +67,12 @@ int run(const Options& o) {
   for (int done = 0; done < rows; done += chunk) {
     Batch batch;
     batch.sequences.push_back({.cell = 0});
+    if (!o.adapter.empty()) {
+      const PeftAdapter adapter(o.adapter);
+      batch.sequences[0].adapter = 0;
+      batch.adapters = {
+          {0, static_cast<int32_t>(adapter.most_rank()), o.adapter, to_hex(adapter.digest(pool))}};
+    }
     for (int i = 0; i < (rows + 63) / 64; ++i) batch.sequences[0].blocks.push_back(i);
     for (int i = done; i < std::min(done + chunk, rows); ++i) {
       batch.logit_rows.push_back(static_cast<int32_t>(batch.rows.size()));
@@ -89,6 +98,7 @@ int main(int argc, char** argv) {
   if (argc > 5) o.chunk = std::stoi(argv[5]);
   if (argc > 6) o.set = argv[6];
   if (argc > 7) o.context = std::stoi(argv[7]);
+  if (argc > 8) o.adapter = argv[8];
   try {
     return invar::run(o);
   } catch (const invar::Error& error) {

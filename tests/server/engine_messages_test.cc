@@ -66,6 +66,8 @@ TEST(EngineMessages, ARequestArrivesAsItIs) {
   sent.params.bad_words = {{6}, {7, 8}};
   sent.params.logprobs_mode = LogprobsMode::processed_logprobs;
   sent.cache_salt = std::string("salt");
+  sent.adapter = std::make_shared<const RequestAdapter>(
+      RequestAdapter{.name = "a", .directory = "/b", .rank = 16, .digest = digest(5)});
   sent.priority = -9;
   sent.hash_logits = false;
   sent.pooled = true;
@@ -77,6 +79,8 @@ TEST(EngineMessages, ARequestArrivesAsItIs) {
   EXPECT_EQ(found.params, sent.params);
   EXPECT_TRUE(found.params_are_checked);
   EXPECT_EQ(found.cache_salt, std::string("salt"));
+  ASSERT_TRUE(found.adapter);
+  EXPECT_EQ(*found.adapter, *sent.adapter);
   EXPECT_EQ(found.priority, -9);
   EXPECT_FALSE(found.hash_logits);
   EXPECT_TRUE(found.pooled);
