@@ -60,7 +60,7 @@ class Comparison {
               engine.kv_bytes = 16 << 20;
               return InstanceOptions{.model = model_of(arithmetic), .engine = engine};
             }(),
-            kAnswerTokens, {}) {}
+            {.max_tokens = kAnswerTokens}) {}
 
   // Answers of the sampler with the trainer's weights, as the trainer sees them.
   void run(std::vector<Question> asked, int step) {
