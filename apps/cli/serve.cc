@@ -224,6 +224,7 @@ void set_server_options(ServeFlags& flags) {
   http.max_body_bytes = static_cast<size_t>(flags.body_mib) << 20;
   flags.server.max_queued_bytes = static_cast<size_t>(flags.queued_mib) << 20;
   http.max_bodies_bytes = static_cast<size_t>(flags.bodies_mib) << 20;
+  flags.server.max_update_bytes = static_cast<size_t>(flags.update_gib) << 30;
 }
 
 // A server without keys is for this machine, unless it is told otherwise; several keys have shares.
@@ -277,11 +278,12 @@ class Served {
     model_.names = flags.names;
     model_.card = card_of(options);
     model_.tokenizer = &tokenizer;
+    if (options.load_format == "auto") model_.directory = options.model;
     model_.defaults = sampling_defaults(flags, options);
     model_.defaults.logprobs_mode = logprobs_mode_of(flags.logprobs_mode);
     read_embedding_sizes(options, model_);
     read_relevance(options);
-    model_.max_logprobs = flags.max_logprobs;
+    model_.max_logprobs = flags.max_logprobs < 0 ? kMostLogprobs : flags.max_logprobs;
     model_.clamps_length = flags.clamp_max_tokens;
     model_.shares_prefixes = flags.share_prefixes || flags.server.keys.client.size() < 2;
     open_chat(flags, options);

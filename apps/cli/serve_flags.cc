@@ -10,6 +10,7 @@
 #include "foreign_flags.h"
 #include "frontend/request_limits.h"
 #include "help_format.h"
+#include "trainer_flags.h"
 
 namespace invar::cli {
 
@@ -195,8 +196,8 @@ void add_answer_flags(CLI::App& command, ServeFlags& flags) {
                      "Jinja file to use instead of the model's chat template");
   command
       .add_option("--max-logprobs", flags.max_logprobs,
-                  "Largest logprobs, top_logprobs and prompt_logprobs of a request")
-      ->check(CLI::Range(0, 1024))
+                  "Largest logprobs, top_logprobs and prompt_logprobs of a request; -1 means 1024")
+      ->check(CLI::Range(-1, kMostLogprobs))
       ->capture_default_str();
   command
       .add_option(
@@ -319,6 +320,7 @@ void add_serve_flags(CLI::App& command, ServeFlags& flags) {
   add_answer_flags(command, flags);
   add_adapter_flags(command, flags);
   add_serving_flags(command, flags);
+  add_trainer_flags(command, flags);
   add_record_flags(command, flags);
   refuse_foreign_flags(command);
   show_first(command,

@@ -2,18 +2,45 @@
 
     python -m invar.lm_eval --model invar --model_args pretrained=DIRECTORY --tasks TASK
 
-is `lm_eval` with that model known. Needs the package lm-eval.
+is `lm_eval` with that model known, and with `invar-completions`: the harness's local-completions, of a server of `invar serve`.
+The results of both carry under "config" by which arithmetic and weights they are, and hashes of all answers and scores.
+Needs the package lm-eval.
 """
 from __future__ import annotations
 
+import hashlib
+import json
+import struct
+import urllib.request
 from typing import Any, Optional
 
 from lm_eval.api.model import TemplateLM
 from lm_eval.api.registry import register_model
+from lm_eval.models.openai_completions import LocalCompletionsAPI
 
 from .llm import LLM
 from .params import SamplingParams
 from .requests import Asked
+
+
+class _Proof:
+    """Hashes of what was said, in whatever order and batches: equal for equal requests."""
+
+    def __init__(self) -> None:
+        self.answers: list[str] = []
+        self.scores: list[str] = []
+
+    def add_scores(self, log_probabilities: Any) -> None:
+        """Of the tokens of a text, as doubles of f32."""
+        numbers = [0.0 if one is None or one != one else float(one) for one in log_probabilities]
+        self.scores.append(hashlib.sha256(struct.pack(f"<{len(numbers)}f", *numbers)).hexdigest())
+
+    def info(self) -> dict[str, Any]:
+        found: dict[str, Any] = {}
+        for name, hashes in (("logits_hashes", self.answers), ("score_hashes", self.scores)):
+            if hashes:
+                found["invar_" + name] = {"count": len(hashes), "sha256": hashlib.sha256("\n".join(sorted(hashes)).encode()).hexdigest()}
+        return found
 
 
 @register_model("invar")
@@ -31,6 +58,11 @@ class InvarLM(TemplateLM):
         self.tokenizer = self._llm.get_tokenizer()
         self._size = 1 << 30 if str(batch_size).startswith("auto") else int(batch_size)
         self.max_gen_toks = int(max_gen_toks)
+        self._proof = _Proof()
+
+    def get_model_info(self) -> dict[str, Any]:
+        """What the harness puts beside the results."""
+        return {"invar_identity": self._llm.identity, "invar_weights": self._llm.weights_digest(), **self._proof.info()}
 
     @property
     def eot_token_id(self) -> int:
@@ -88,6 +120,7 @@ class InvarLM(TemplateLM):
             answers = self._llm.generate([{"prompt_token_ids": one.tokens} for one in batch], [one.params for one in batch],
                                          use_tqdm=False)
             outputs += [answer.outputs[0].text for answer in answers]
+            self._proof.answers += [answer.outputs[0].logits_hash for answer in answers]
         return outputs
 
     def _scores(self, pairs: list[tuple[list[int], int]]) -> list[tuple[float, bool]]:
@@ -97,8 +130,43 @@ class InvarLM(TemplateLM):
         for begin in range(0, len(pairs), self._size):
             batch = pairs[begin:begin + self._size]
             for (_, count), g in zip(batch, self._llm.session.generate([ids for ids, _ in batch], [params] * len(batch), None)):
+                self._proof.add_scores(g.prompt_logprobs)
                 scores.append((sum(g.prompt_logprobs[-count:]), all(rank == 1 for rank in g.prompt_ranks[-count:])))
         return scores
+
+
+@register_model("invar-completions")
+class InvarServer(LocalCompletionsAPI):
+    """local-completions of a server of `invar serve`, whose results say what made them. base_url: .../v1/completions."""
+
+    _proof = _Proof()
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        type(self)._proof = _Proof()
+        super().__init__(*args, **options)
+
+    def get_model_info(self) -> dict[str, Any]:
+        """What the harness puts beside the results."""
+        with urllib.request.urlopen(self.base_url.replace("/v1/completions", "/version")) as reply:
+            said = json.loads(reply.read())
+        return {"invar_identity": said.get("identity"), "invar_weights": said.get("weights"), **self._proof.info()}
+
+    def _create_payload(self, *args: Any, generate: bool = False, **options: Any) -> dict[str, Any]:
+        payload: dict[str, Any] = super()._create_payload(*args, generate=generate, **options)
+        return {**payload, "logits_hash": True} if generate else payload
+
+    @staticmethod
+    def parse_logprobs(outputs: Any, *args: Any, **options: Any) -> Any:
+        for out in outputs if isinstance(outputs, list) else [outputs]:
+            for choice in out["choices"]:
+                InvarServer._proof.add_scores(choice["logprobs"]["token_logprobs"][1:-1])
+        return LocalCompletionsAPI.parse_logprobs(outputs, *args, **options)
+
+    @staticmethod
+    def parse_generations(outputs: Any, **options: Any) -> Any:
+        for out in outputs if isinstance(outputs, list) else [outputs]:
+            InvarServer._proof.answers += [choice["logits_hash"] for choice in out["choices"]]
+        return LocalCompletionsAPI.parse_generations(outputs, **options)
 
 
 if __name__ == "__main__":

@@ -28,7 +28,6 @@ constexpr ForeignField kFields[] = {
     {"chat_template", "", "the server's own is used"},
     {"documents", "[]"},
     {"mm_processor_kwargs", "{}"},
-    {"return_tokens_as_token_ids", "false", "ask for \"return_token_ids\""},
     {"spaces_between_special_tokens", "true"},
     {"detokenize", "true", "ask for \"return_token_ids\""},
     {"logprob_token_ids", "[]"},

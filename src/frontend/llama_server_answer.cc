@@ -59,7 +59,7 @@ const char* stop_type_of(const TextAnswer& answer) {
 json::Value probability_of(const Tokenizer& tokenizer, const TokenLogprobs& one) {
   int64_t offset = 0;
   const json::Value shown =
-      openai::logprobs_of(openai::Endpoint::chat, tokenizer, {&one, 1}, offset);
+      openai::logprobs_of(openai::Endpoint::chat, {tokenizer}, {&one, 1}, offset);
   json::Value entry = first_of(shown.find("content")->as_array());
   const auto rename = [](json::Value& value) {
     value.set("id", *value.find("token_id"));

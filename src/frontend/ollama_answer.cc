@@ -38,7 +38,7 @@ void set_logprobs(const openai::Request& request, const Tokenizer& tokenizer,
   if (!request.base.params.logprobs || some.empty()) return;
   int64_t offset = 0;
   body.set("logprobs",
-           *openai::logprobs_of(openai::Endpoint::chat, tokenizer, some, offset).find("content"));
+           *openai::logprobs_of(openai::Endpoint::chat, {tokenizer}, some, offset).find("content"));
 }
 
 void set_end(const openai::Request& request, const openai::Head& head, const TextAnswer& answer,

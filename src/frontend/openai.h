@@ -80,6 +80,7 @@ struct Request {
   bool stream = false;
   bool usage_at_end = false, usage_always = false;  // of a stream
   bool token_ids = false;                           // beside the text
+  bool tokens_as_ids = false;                       // in log-probabilities: "token_id:5"
   bool echo = false;                                // the prompt before the answer
   ToolFormat tools = ToolFormat::none;              // how calls are found in the answer
   std::string tool;                                 // whose arguments the answer is

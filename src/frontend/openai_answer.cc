@@ -25,47 +25,55 @@ std::string text_of_token(const Tokenizer& tokenizer, int32_t token) {
   return spelled;
 }
 
-json::Value chat_logprob(const Tokenizer& tokenizer, const TokenLogprob& of) {
+}  // namespace
+
+std::string TokenNames::text(int32_t token) const {
+  return as_ids ? fmt::format("token_id:{}", token) : text_of_token(tokenizer, token);
+}
+
+namespace {
+
+json::Value chat_logprob(const TokenNames& names, const TokenLogprob& of) {
   json::Array bytes;
-  for (const char byte : tokenizer.token_bytes(of.token))
+  for (const char byte : names.tokenizer.token_bytes(of.token))
     bytes.push_back(static_cast<int>(static_cast<unsigned char>(byte)));
-  return json::Object{{"token", text_of_token(tokenizer, of.token)},
+  return json::Object{{"token", names.text(of.token)},
                       {"logprob", static_cast<double>(of.logprob)},
                       {"bytes", std::move(bytes)},
                       {"token_id", static_cast<int64_t>(of.token)}};
 }
 
-json::Value chat_entry(const Tokenizer& tokenizer, const TokenLogprobs& one) {
-  json::Value entry = chat_logprob(tokenizer, one);
+json::Value chat_entry(const TokenNames& names, const TokenLogprobs& one) {
+  json::Value entry = chat_logprob(names, one);
   json::Array top;
-  for (const TokenLogprob& other : one.top) top.push_back(chat_logprob(tokenizer, other));
+  for (const TokenLogprob& other : one.top) top.push_back(chat_logprob(names, other));
   entry.set("top_logprobs", std::move(top));
   return entry;
 }
 
-json::Value chat_logprobs(const Tokenizer& tokenizer, std::span<const TokenLogprobs> all) {
+json::Value chat_logprobs(const TokenNames& names, std::span<const TokenLogprobs> all) {
   json::Array content;
-  for (const TokenLogprobs& one : all) content.push_back(chat_entry(tokenizer, one));
+  for (const TokenLogprobs& one : all) content.push_back(chat_entry(names, one));
   return json::Object{{"content", std::move(content)}};
 }
 
 // A NaN stands for the first token of a prompt: it has no probability.
-json::Value top_of(const Tokenizer& tokenizer, const TokenLogprobs& one) {
+json::Value top_of(const TokenNames& names, const TokenLogprobs& one) {
   if (one.logprob != one.logprob) return {};
   json::Value top = json::Object();
   for (const TokenLogprob& other : one.top)
-    top.set(text_of_token(tokenizer, other.token), static_cast<double>(other.logprob));
+    top.set(names.text(other.token), static_cast<double>(other.logprob));
   return top;
 }
 
-json::Value completion_logprobs(const Tokenizer& tokenizer, std::span<const TokenLogprobs> all,
+json::Value completion_logprobs(const TokenNames& names, std::span<const TokenLogprobs> all,
                                 int64_t& offset) {
   json::Array tokens, logprobs, tops, offsets;
   for (const TokenLogprobs& one : all) {
-    const std::string text = text_of_token(tokenizer, one.token);
+    const std::string text = names.text(one.token);
     tokens.push_back(text);
     logprobs.push_back(static_cast<double>(one.logprob));
-    tops.push_back(top_of(tokenizer, one));
+    tops.push_back(top_of(names, one));
     offsets.push_back(offset);
     offset += static_cast<int64_t>(text.size());
   }
@@ -99,10 +107,10 @@ json::Value usage(int64_t prompt, int64_t completion) {
                       {"total_tokens", prompt + completion}};
 }
 
-json::Value logprobs_of(Endpoint endpoint, const Tokenizer& tokenizer,
+json::Value logprobs_of(Endpoint endpoint, const TokenNames& names,
                         std::span<const TokenLogprobs> some, int64_t& offset) {
-  return endpoint == Endpoint::chat ? chat_logprobs(tokenizer, some)
-                                    : completion_logprobs(tokenizer, some, offset);
+  return endpoint == Endpoint::chat ? chat_logprobs(names, some)
+                                    : completion_logprobs(names, some, offset);
 }
 
 namespace {
@@ -132,7 +140,7 @@ json::Value late_prompt_logprobs(const Tokenizer& tokenizer, SharedLogprobs all,
                   "]");
 }
 
-json::Value late_logprobs(Endpoint endpoint, const Tokenizer& tokenizer, const SharedLogprobs& all,
+json::Value late_logprobs(Endpoint endpoint, const TokenNames& names, const SharedLogprobs& all,
                           LateLists& late) {
   const auto list = [&](const char* before, auto value_of) {
     return LateLists::List{before, all->size(), [all, value_of](size_t i, std::string& out) {
@@ -141,25 +149,23 @@ json::Value late_logprobs(Endpoint endpoint, const Tokenizer& tokenizer, const S
   };
   if (endpoint == Endpoint::chat)
     return late.add({list("{\"content\": [",
-                          [&](const TokenLogprobs& one) { return chat_entry(tokenizer, one); })},
+                          [names](const TokenLogprobs& one) { return chat_entry(names, one); })},
                     "]}");
   const auto offset = std::make_shared<int64_t>(0);
-  return late.add({list("{\"tokens\": [",
-                        [&](const TokenLogprobs& one) {
-                          return json::Value(text_of_token(tokenizer, one.token));
-                        }),
-                   list("], \"token_logprobs\": [",
-                        [](const TokenLogprobs& one) { return static_cast<double>(one.logprob); }),
-                   list("], \"top_logprobs\": [",
-                        [&](const TokenLogprobs& one) { return top_of(tokenizer, one); }),
-                   list("], \"text_offset\": [",
-                        [&, offset](const TokenLogprobs& one) {
-                          const int64_t begin = *offset;
-                          *offset +=
-                              static_cast<int64_t>(text_of_token(tokenizer, one.token).size());
-                          return begin;
-                        })},
-                  "]}");
+  return late.add(
+      {list("{\"tokens\": [",
+            [names](const TokenLogprobs& one) { return json::Value(names.text(one.token)); }),
+       list("], \"token_logprobs\": [",
+            [](const TokenLogprobs& one) { return static_cast<double>(one.logprob); }),
+       list("], \"top_logprobs\": [",
+            [names](const TokenLogprobs& one) { return top_of(names, one); }),
+       list("], \"text_offset\": [",
+            [names, offset](const TokenLogprobs& one) {
+              const int64_t begin = *offset;
+              *offset += static_cast<int64_t>(names.text(one.token).size());
+              return begin;
+            })},
+      "]}");
 }
 
 }  // namespace
@@ -218,8 +224,12 @@ json::Value weight_versions(const TextAnswer& answer) {
     const auto& [version, first] = answer.weights[i];
     const size_t end =
         i + 1 < answer.weights.size() ? answer.weights[i + 1].first : answer.tokens.size();
+    const auto begin = static_cast<int64_t>(std::min(first, end)), last = static_cast<int64_t>(end);
     all.push_back(json::Object{{"weight_version", version},
-                               {"tokens", static_cast<int64_t>(end - std::min(first, end))}});
+                               {"tokens", last - begin},
+                               {"version", version},  // SGLang's and vLLM's names
+                               {"start", begin},
+                               {"end", last}});
   }
   return all;
 }
@@ -320,12 +330,13 @@ json::Value choice_of(const Request& request, const TextAnswer& answer, int64_t 
             (request.prompt_only ? "" : answer.text));
   if (p.logprobs) {
     auto shown = request.echo ? all_logprobs(answer, request.prompt_only) : answer.logprobs;
+    const TokenNames names{tokenizer, request.tokens_as_ids};
     choice.set(
         "logprobs",
-        late ? late_logprobs(request.endpoint, tokenizer,
+        late ? late_logprobs(request.endpoint, names,
                              std::make_shared<const std::vector<TokenLogprobs>>(std::move(shown)),
                              *late)
-             : logprobs_of(request.endpoint, tokenizer, shown, offset));
+             : logprobs_of(request.endpoint, names, shown, offset));
   } else if (head) {
     choice.set("logprobs", nullptr);
   }
@@ -390,6 +401,9 @@ json::Value body_of(const Request& request, std::span<const TextAnswer> answers,
   }
   body.set("max_tokens", shown_length(request));
   body.set("choices", std::move(choices));
+  // vLLM's chats have the only prompt beside the choices.
+  if (request.endpoint == Endpoint::chat && request.token_ids)
+    body.set("prompt_token_ids", ids_in(first_of(answers).prompt_tokens, late));
   json::Value counts = usage(prompt, completion);
   add_cached(counts, cached);
   if (!request.base.prediction.empty()) add_prediction(counts, accepted, rejected);

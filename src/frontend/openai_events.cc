@@ -120,7 +120,8 @@ json::Value EventWriter::logprobs_now(Answer& answer) {
   const bool echoes = request_.echo && !answer.begun;
   const auto shown = echoes ? all_logprobs(text, request_.prompt_only) : text.logprobs;
   text.logprobs.clear();
-  return logprobs_of(request_.endpoint, tokenizer_, shown, answer.logprob_offset);
+  return logprobs_of(request_.endpoint, {tokenizer_, request_.tokens_as_ids}, shown,
+                     answer.logprob_offset);
 }
 
 void EventWriter::show_prompt(const TextAnswer& text, json::ObjectWriter& choice) const {

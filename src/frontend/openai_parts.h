@@ -13,8 +13,16 @@ std::string echo_of(const Prompt& prompt, const Tokenizer& tokenizer);
 
 json::Array ids_of(const std::vector<int32_t>& tokens);
 
+// How log-probabilities call a token: its text, or "token_id:5".
+struct TokenNames {
+  const Tokenizer& tokenizer;
+  bool as_ids = false;
+
+  std::string text(int32_t token) const;
+};
+
 // The log-probabilities of the prompt and, unless `prompt_only`, of the answer, for an echo.
-// Which weights computed which tokens: [{"weight_version", "tokens"}].
+// Which weights computed which tokens: [{"weight_version", "tokens", "version", "start", "end"}].
 json::Value weight_versions(const TextAnswer& answer);
 // Whether it can be computed again: to its end, by one model.
 bool can_be_proved(const TextAnswer& answer);
@@ -42,7 +50,7 @@ json::Value stop_reason(const Request& request, const TextAnswer& answer);
 
 // The log-probabilities of some of an answer's tokens in the endpoint's form. `offset` is where
 // their text begins in the answer and moves past it.
-json::Value logprobs_of(Endpoint endpoint, const Tokenizer& tokenizer,
+json::Value logprobs_of(Endpoint endpoint, const TokenNames& names,
                         std::span<const TokenLogprobs> some, int64_t& offset);
 // vLLM's prompt_logprobs: null for the first token, then {"id": {logprob, rank, decoded_token}}.
 json::Value prompt_logprobs(const Tokenizer& tokenizer, std::span<const TokenLogprobs> all);

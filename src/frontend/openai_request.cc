@@ -57,6 +57,7 @@ constexpr std::string_view kCommonFields[] = {"model",
                                               "stream",
                                               "stream_options",
                                               "return_token_ids",
+                                              "return_tokens_as_token_ids",
                                               "logits_hash",
                                               "receipt",
                                               "return_routed_experts",
@@ -131,6 +132,7 @@ class Reader {
     read_form(request);
     read_stream(request);
     request.token_ids = fields_.read_flag("return_token_ids", false);
+    request.tokens_as_ids = fields_.read_flag("return_tokens_as_token_ids", false);
     request.logits_hash = fields_.read_flag("logits_hash", !context_.ignores_unknown);
     request.receipt = fields_.read_flag("receipt", false);
     if (request.receipt && request.prompt_only)

@@ -6,6 +6,7 @@
 
 #include "base/ends.h"
 #include "base/error.h"
+#include "frontend/expert_formats.h"
 #include "frontend/foreign_fields.h"
 
 namespace invar::rollout {
@@ -40,13 +41,8 @@ constexpr std::string_view kSglangIgnored[] = {"spaces_between_special_tokens", 
                                                "return_text_in_logprobs"};
 // Names that would change the answer. Where they ask for nothing they may be given.
 constexpr openai::ForeignField kSglangRefused[] = {
-    {"image_data", "[]|\"\""},
-    {"audio_data", "[]|\"\""},
-    {"video_data", "[]|\"\""},
-    {"lora_path", "[]|\"\""},
-    {"session_params", "{}"},
-    {"custom_params", "{}"},
-    {"return_routed_experts", "false", "ask /v1/completions"},
+    {"image_data", "[]|\"\""},        {"audio_data", "[]|\"\""}, {"video_data", "[]|\"\""},
+    {"lora_path", "[]|\"\""},         {"session_params", "{}"},  {"custom_params", "{}"},
     {"return_hidden_states", "false"}};
 // What these stacks' engines give: trainers compare with the distribution that was sampled from.
 constexpr const char* kLogprobsMode = "processed_logprobs";
@@ -143,7 +139,8 @@ size_t answers_of(const json::Value& body) {
   return answers > 1 ? static_cast<size_t>(answers) : 1;
 }
 
-// A text; versions that are numbers are called so.
+}  // namespace
+
 json::Value exact_version_of(const json::Value& asked) {
   const json::Value* version = asked.is_object() ? asked.find("exact_version") : &asked;
   if (!version || (!version->is_string() && !version->is_integer()))
@@ -151,8 +148,6 @@ json::Value exact_version_of(const json::Value& asked) {
                json::excerpt(asked));
   return version->is_integer() ? json::Value(json::dump(*version)) : *version;
 }
-
-}  // namespace
 
 Asked asked_of_sglang(const json::Value& body) {
   if (!body.is_object()) fail_usage("expected an object, found {}", body.type_name());
@@ -171,8 +166,8 @@ Asked asked_of_sglang(const json::Value& body) {
         fail_usage("expected one of \"input_ids\" and \"text\", found both");
     } else if (name == "sampling_params")
       sampling = &value;
-    else if (name == "logprobs_mode")
-      asked.body.set("logprobs_mode", value);
+    else if (name == "logprobs_mode" || name == "return_routed_experts")
+      asked.body.set(name, value);
     else if (name == "return_logprob")
       asked.shown.has_logprobs = value.as_bool();
     else if (name == "weight_version")
@@ -226,6 +221,8 @@ json::Value sglang_answer(const Shown& shown, const json::Value& answer,
       meta.set("weight_versions", *versions);
     }
     if (shown.has_logprobs) meta.set("output_token_logprobs", pairs_of(choice));
+    if (choice.find("routed_experts"))
+      meta.set("routed_experts", packed_experts(expert_rows(choice)));
     all.push_back(json::Object{
         {"text", member(choice, "text")}, {"output_ids", ids}, {"meta_info", std::move(meta)}});
   }

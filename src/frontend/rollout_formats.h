@@ -24,6 +24,10 @@ struct Asked {
   json::Value exact_version;  // of the weights that it is to be computed by; null: any
 };
 
+// {"exact_version": TEXT}, or that alone, as a text; versions that are numbers are called so.
+// Throws UsageError.
+json::Value exact_version_of(const json::Value& asked);
+
 // {"input_ids" or "text", "sampling_params", "return_logprob"}. Throws UsageError with one
 // sentence.
 Asked asked_of_sglang(const json::Value& body);

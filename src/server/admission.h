@@ -24,6 +24,7 @@ enum class Relevance : uint8_t { likelihood, cosine, cross };
 // What requests are read against; fixed while the server runs.
 struct ServedModel {
   std::vector<std::string> names;  // under which clients may ask for it; the first is shown
+  std::string directory;           // that it was opened from; empty: its weights are made
   ModelCard card;
   const Tokenizer* tokenizer = nullptr;
   const ChatTemplate* chat = nullptr;                  // null: the model has none, because
@@ -90,6 +91,8 @@ class Admission {
   // Of POST .../render: the prompt of a chat, a message or a response, and the form in which the
   // chat template has its conversation.
   json::Value render(const HttpRequest& http) const;
+  // Of POST .../derender: the answer that these tokens are (derender.cc).
+  json::Value derender(const HttpRequest& http) const;
   // Of POST /detokenize: the text of "tokens".
   std::string detokenize(const HttpRequest& http) const;
 
@@ -143,6 +146,13 @@ class Admission {
   openai::Request read_fitting(const JournalEntry& entry, const json::Value& body,
                                const std::optional<std::string>& earlier) const;
   openai::Request read_input(const json::Value& prompt) const;
+  // A prompt as /inference/v1/generate takes it, beside what is shown of it; a list of a
+  // completion's.
+  json::Value rendered(json::Value shown, const json::Value& body,
+                       const std::vector<int32_t>& ids) const;
+  json::Value render_prompts(const json::Value& body, const openai::Request& request) const;
+  // Of an answer in the form of /inference/v1/generate: its choices.
+  std::vector<TextAnswer> answers_in(const json::Value& response, openai::Request& request) const;
   std::vector<int32_t> encode(const openai::Request& request, const openai::Prompt& prompt) const;
   // The same of the first prompt, which is only shown or counted. Throws UsageError for a text that
   // is too large.

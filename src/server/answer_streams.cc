@@ -72,11 +72,14 @@ void AnswerStreams::withdraw(const AnswerStream& stream) {
   for (const Request& request : stream.admitted().requests) backend_.cancel(request.id);
 }
 
-void AnswerStreams::end_all(const ApiError& error) {
+int64_t AnswerStreams::end_those(const ApiError& error,
+                                 const std::function<bool(const AnswerStream&)>& which) {
+  int64_t count = 0;
   std::set<std::shared_ptr<AnswerStream>> all;
   for (const auto& [index, streamed] : streamed_) all.insert(streamed.stream);
   for (const auto& stream : all) {
-    if (stream->over_) continue;
+    if (stream->over_ || !which(*stream)) continue;
+    ++count;
     const openai::Endpoint endpoint = stream->admitted().request.endpoint;
     if (endpoint == openai::Endpoint::completions || endpoint == openai::Endpoint::chat)
       stream->abort();
@@ -85,6 +88,7 @@ void AnswerStreams::end_all(const ApiError& error) {
     // The client of a stream may take the rest later: nothing more is computed of it.
     if (stream->known_) release(*stream);
   }
+  return count;
 }
 
 void AnswerStreams::expire(AnswerStream& stream) {

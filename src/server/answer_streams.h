@@ -125,7 +125,11 @@ class AnswerStreams final : public BackendSink {
   void expire(AnswerStream& stream);
   // Ends all that there are: completions and chats with what there is of them, finish_reason abort,
   // others with this error.
-  void end_all(const ApiError& error);
+  void end_all(const ApiError& error) {
+    end_those(error, [](const AnswerStream&) { return true; });
+  }
+  // The same of those that `which` says. Returns how many there were.
+  int64_t end_those(const ApiError& error, const std::function<bool(const AnswerStream&)>& which);
   // Forgets a request that is over, and the answer when it is.
   void settle(AnswerStream& stream, size_t index);
   void settle(AnswerStream& stream);

@@ -20,10 +20,13 @@
 #include "errors.h"
 #include "fair_pool.h"
 #include "frontend/rollout_formats.h"
+#include "frontend/vllm_generate.h"
 #include "http.h"
 #include "lab.h"
 #include "relay.h"
 #include "stop_signals.h"
+#include "translated.h"
+#include "weight_spool.h"
 #include "worker.h"
 
 namespace invar::server {
@@ -43,6 +46,8 @@ struct ServerOptions {
   int64_t journal_keep = 7 * 24 * 3600;          // seconds for which lines that have ended are kept
   std::string step_trace, request_log;           // files (StepTrace, RequestLog); empty: none
   std::string batch_file;                        // of BatchStore, beside the journal; empty: none
+  std::string weight_spool;                      // WeightSpool::Options
+  size_t max_update_bytes = size_t{64} << 30;
   Lab* lab = nullptr;  // --lab: clients may change the engine; outlives the server
 };
 
@@ -132,6 +137,12 @@ class Server {
   // Of RL stacks (trainer_routes).
   void generate_sglang(std::shared_ptr<Exchange> exchange);
   void generate_trl(std::shared_ptr<Exchange> exchange);
+  void generate_vllm(std::shared_ptr<Exchange> exchange);
+  void generate_skyrl(std::shared_ptr<Exchange> exchange);
+  void derender(std::shared_ptr<Exchange> exchange);
+  void weight_info(std::shared_ptr<Exchange> exchange);
+  void loads(std::shared_ptr<Exchange> exchange);
+  void refuse_profile(std::shared_ptr<Exchange> exchange);
   void server_info(std::shared_ptr<Exchange> exchange);
   void world_size(std::shared_ptr<Exchange> exchange);
   void get_weight_version(std::shared_ptr<Exchange> exchange);
@@ -146,10 +157,16 @@ class Server {
   void resume_memory(std::shared_ptr<Exchange> exchange);
   void check_weights(std::shared_ptr<Exchange> exchange);
   void update_from_disk(std::shared_ptr<Exchange> exchange);
+  void begin_session(std::shared_ptr<Exchange> exchange);
+  void end_session(std::shared_ptr<Exchange> exchange);
   void init_transfer(std::shared_ptr<Exchange> exchange);
+  void end_transfer(std::shared_ptr<Exchange> exchange);
   void start_update(std::shared_ptr<Exchange> exchange);
+  void start_draft_update(std::shared_ptr<Exchange> exchange);
   void update_weights(std::shared_ptr<Exchange> exchange);
   void finish_update(std::shared_ptr<Exchange> exchange);
+  void name_weights(std::shared_ptr<Exchange> exchange);
+  void call_workers(std::shared_ptr<Exchange> exchange);
   void refuse_transport(std::shared_ptr<Exchange> exchange);
   // Of Ollama's clients.
   void ollama_answer(std::shared_ptr<Exchange> exchange);
@@ -197,6 +214,7 @@ class Server {
   // Throws ApiError where the server has none.
   ServedAdapters& expect_adapters() const;
   json::Value engine_object() const;
+  json::Value vllm_config() const;
 
   // The weights stay as they are while a lease lives, or an answer of `streams_`.
   using WeightsLease = std::shared_ptr<void>;
@@ -209,6 +227,20 @@ class Server {
   // reply is what `reply` makes.
   void take_version(std::shared_ptr<Exchange> exchange, const std::string& directory,
                     const std::string& version, std::function<json::Value()> reply);
+  // Of an update by vLLM's names: what its bodies ask for, on the serving thread.
+  void update_with(std::shared_ptr<Exchange> exchange, const json::Value& body);
+  void call_workers_with(std::shared_ptr<Exchange> exchange, const json::Value& call);
+  // A body of safetensors; those of an update are one checkpoint.
+  void take_piece(std::shared_ptr<Exchange> exchange);
+  std::shared_ptr<WeightSpool> make_spool() const;
+  void take_spool(std::shared_ptr<Exchange> exchange, std::shared_ptr<WeightSpool> spool,
+                  std::optional<std::string> version, const char* said);
+  // Throws ApiError where these are not the weights that are served.
+  void expect_version(const json::Value& exact) const;
+  Translated::Threads threads_of(const std::string& owner);
+  void generate_tokens(std::shared_ptr<Exchange> exchange, bool with_experts);
+  void begin_tokens(std::shared_ptr<Exchange> exchange, std::shared_ptr<HeldSlots> slots,
+                    std::shared_ptr<rollout::GenerateAsked> asked, std::string body);
   using AskedOf = rollout::Asked (*)(const json::Value& body);
   using AnswerOf = json::Value (*)(const rollout::Shown& shown, const json::Value& answer,
                                    const std::string& weight_version);
@@ -318,15 +350,20 @@ class Server {
   std::optional<Swap> swap_;
   std::vector<std::function<void(WeightsLease)>> behind_swap_;
   // Of RL stacks: nothing is begun, who waits until nothing is computed, what the weights are
-  // called, their digest when a checker was told to remember it, the checkpoint of an update that
-  // has begun.
+  // called, their digest when a checker was told to remember it, an update that has begun, the
+  // weights that came in bodies and are served.
   bool is_paused_ = false, keeps_answers_ = false;
   std::optional<Sleep> asleep_;  // and what the engine has given back
   bool is_ending_ = false;
   std::vector<std::pair<std::shared_ptr<Exchange>, std::string>> until_rest_;
   static constexpr const char* kFirstWeights = "default";
   std::string weight_version_ = kFirstWeights, remembered_weights_;
-  std::optional<std::string> update_;
+  struct Update {
+    std::string directory;
+    std::shared_ptr<WeightSpool> spool;
+  };
+  std::optional<Update> update_;
+  std::shared_ptr<WeightSpool> spool_;
   LabSettings lab_own_;              // that the server was started with
   std::shared_ptr<void> lab_lease_;  // HttpServer::at
   const StopSignals signals_;        // caught from the first word on that says that it serves

@@ -32,6 +32,7 @@ struct BackendFacts {
   bool prefix_caching = false;   // whether requests share blocks
   int32_t routed_columns = 0;    // experts that a token is routed to in all layers; 0: none
   int32_t vector_size = 0;       // numbers of the vector of a text
+  int32_t routed_layers = 0;     // layers with experts
 };
 
 // Numbers for /metrics. Counters grow from the start of the server on.

@@ -25,6 +25,16 @@ inline constexpr Door kChange = {
     .takes_slots = false,
     .place = "one change of the engine at a time; the next is refused (409)",
     .memory = "its reply"};
+inline constexpr Door kWeights = {
+    .name = "weights",
+    .body = Door::Body::whole,
+    .read_while_serving = false,
+    .takes_slots = false,
+    .place =
+        "one change of the engine at a time; the next is refused (409); at most 512 of one key "
+        "wait for the pool",
+    .memory =
+        "its body, until it is in a file; of all of an update `--max-update-gib` on the disk"};
 inline constexpr Door kRefused = {.name = "refused",
                                   .body = Door::Body::whole,
                                   .read_while_serving = false,

@@ -101,6 +101,7 @@ std::string to_bytes(const Hello& hello) {
   put_flag(out, f.prefix_caching);
   out.put(f.routed_columns);
   out.put(f.vector_size);
+  out.put(f.routed_layers);
   fields::write(out, hello.stats);
   return out.take();
 }
@@ -121,6 +122,7 @@ Hello hello_from(std::string_view bytes) {
   f.prefix_caching = get_flag(in);
   f.routed_columns = in.get<int32_t>();
   f.vector_size = in.get<int32_t>();
+  f.routed_layers = in.get<int32_t>();
   fields::read(in, hello.stats);
   in.expect_end();
   return hello;

@@ -24,7 +24,10 @@ BackendFacts facts_of(Instance& instance, const Tokenizer& tokenizer) {
           .block_size = engine.block_size,
           .prefix_caching = engine.prefix_caching,
           .routed_columns = routed_columns(model.spec()),
-          .vector_size = static_cast<int32_t>(model.config().pooling.outputs(model.spec().hidden))};
+          .vector_size = static_cast<int32_t>(model.config().pooling.outputs(model.spec().hidden)),
+          .routed_layers = static_cast<int32_t>(std::ranges::count_if(
+              model.spec().layer_specs,
+              [](const LayerSpec& layer) { return layer.chosen_experts() > 0; }))};
 }
 
 std::vector<std::unique_ptr<Backend>> engines_of(Instance& instance, const Tokenizer& tokenizer) {

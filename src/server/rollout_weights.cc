@@ -1,16 +1,13 @@
-// Weights under the names of RL stacks: SGLang's update from disk, vLLM's weight transfer with its
-// disk back end, checkers of digests.
+// Weights under SGLang's names, and what bodies that ask for weights have in common.
 #include <algorithm>
 
 #include "api.h"
 #include "base/error.h"
 #include "errors.h"
+#include "trainer_bodies.h"
 
 namespace invar::server {
 
-namespace {
-
-// The text of the first of these members that is there, or nothing.
 std::optional<std::string> text_of(const json::Value& body,
                                    std::initializer_list<const char*> names) {
   for (const char* name : names)
@@ -19,7 +16,6 @@ std::optional<std::string> text_of(const json::Value& body,
   return std::nullopt;
 }
 
-// A version is a text or a whole number, and a header of answers.
 std::string version_of(const json::Value& body, const std::string& otherwise) {
   constexpr size_t kLongest = 1024;
   const auto is_plain = [](char c) { return c >= ' ' && c <= '~'; };
@@ -33,8 +29,6 @@ std::string version_of(const json::Value& body, const std::string& otherwise) {
         "", "weight_version"};
   return version;
 }
-
-}  // namespace
 
 std::string text_member(const json::Value& value, const char* name) {
   if (!value.is_string())
@@ -66,7 +60,10 @@ void Server::take_version(std::shared_ptr<Exchange> exchange, const std::string&
   expect_weights();
   change_at_rest(std::move(exchange), [this, directory, version, reply] {
     backend_.take_weights(directory);
-    http_.post([this, version] { weight_version_ = version; });
+    http_.post([this, version] {
+      weight_version_ = version;
+      spool_ = nullptr;
+    });
     return reply();
   });
 }
@@ -98,82 +95,26 @@ void Server::update_from_disk(std::shared_ptr<Exchange> exchange) {
   });
 }
 
-// {"init_info": {...}}: of its back ends that of checkpoints on a disk that both see.
-void Server::init_transfer(std::shared_ptr<Exchange> exchange) {
-  const json::Value body = json_body(exchange->request);
-  const json::Value* info = body.find("init_info");
-  if (!info || !info->is_object())
-    throw ApiError{400, "expected {\"init_info\": {...}}", "", "init_info"};
-  if (info->find("master_address") || info->find("master_port"))
+namespace {
+
+const json::Value kDone = json::Object{{"success", true}, {"message", "done"}};
+
+}  // namespace
+
+// {"selector": "all" | "target"}: a session of updates; those from a disk need none.
+void Server::begin_session(std::shared_ptr<Exchange> exchange) {
+  const std::string selector = text_of(json_body(exchange->request), {"selector"}).value_or("all");
+  if (selector != "all" && selector != "target")
     throw ApiError{400,
-                   "expected the back end disk, found an address to meet at (nccl): weights "
-                   "come as directories in update_info",
-                   "transport", "init_info"};
-  exchange->reply({.body = json::dump(json::Object{{"message", "Weight transfer initialized"}})});
+                   fmt::format("expected the selector all or target, found {}: a drafter's weights "
+                               "are those of the start",
+                               json::quoted(selector)),
+                   "", "selector"};
+  exchange->reply({.body = json::dump(kDone)});
 }
 
-void Server::start_update(std::shared_ptr<Exchange> exchange) {
-  update_.emplace();
-  exchange->reply({.body = json::dump(json::Object{{"message", "Weight update started"}})});
-}
-
-// {"update_info": {"path": DIRECTORY}}: within start_update and finish_update the last one counts,
-// outside of them it is taken at once.
-void Server::update_weights(std::shared_ptr<Exchange> exchange) {
-  const json::Value body = json_body(exchange->request);
-  const json::Value* info = body.find("update_info");
-  const auto directory =
-      info && info->is_object()
-          ? text_of(*info, {"path", "model_path", "checkpoint_path", "directory"})
-          : std::nullopt;
-  if (!directory || directory->empty())
-    throw ApiError{400,
-                   "expected {\"update_info\": {\"path\": DIRECTORY}}: tensors by nccl and ipc "
-                   "are not supported",
-                   "transport", "update_info"};
-  if (update_) {
-    update_ = *directory;
-    return exchange->reply({.body = json::dump(json::Object{{"message", "Weights noted"}})});
-  }
-  take_version(std::move(exchange), *directory, version_of(*info, *directory), []() -> json::Value {
-    return json::Object{{"message", "Weights updated"}};
-  });
-}
-
-void Server::finish_update(std::shared_ptr<Exchange> exchange) {
-  const json::Value body = json_body(exchange->request);
-  if (!update_ || update_->empty())
-    throw ApiError{400, "expected start_weight_update and update_weights before, found none"};
-  const std::string version = version_of(body, *update_);
-  const std::string directory = *std::exchange(update_, std::nullopt);
-  take_version(std::move(exchange), directory, version, []() -> json::Value {
-    return json::Object{{"message", "Weight update finished"}};
-  });
-}
-
-// "checksum" says the weights' digest, "snapshot" remembers it, "compare" holds it against that or
-// against "expected". A digest can be told without overwriting any weight.
-void Server::check_weights(std::shared_ptr<Exchange> exchange) {
-  const json::Value body = json_body(exchange->request);
-  const std::string action = text_of(body, {"action"}).value_or("checksum");
-  const std::string digest = to_hex(backend_.facts().weights);
-  if (action == "snapshot") remembered_weights_ = digest;
-  if (action == "compare") {
-    const std::string expected =
-        text_of(body, {"expected", "checksum"}).value_or(remembered_weights_);
-    if (expected != digest)
-      throw ApiError{400, fmt::format("the weights differ: expected {}, found {}",
-                                      json::quoted(expected), digest)};
-  } else if (action != "snapshot" && action != "checksum") {
-    throw ApiError{400,
-                   fmt::format("expected the action checksum, snapshot or compare, found {}",
-                               json::quoted(action)),
-                   "", "action"};
-  }
-  exchange->reply({.body = json::dump(json::Object{{"success", true},
-                                                   {"message", action},
-                                                   {"checksum", digest},
-                                                   {"weight_version", weight_version_}})});
+void Server::end_session(std::shared_ptr<Exchange> exchange) {
+  exchange->reply({.body = json::dump(kDone)});
 }
 
 void Server::refuse_transport(std::shared_ptr<Exchange> exchange) {

@@ -1,5 +1,7 @@
 // Answers in the forms of RL stacks: SGLang's /generate, TRL's /generate/, and what these ask of a
 // server beside them.
+#include <algorithm>
+
 #include "api.h"
 #include "base/error.h"
 #include "errors.h"
@@ -25,27 +27,35 @@ void Server::generate(std::shared_ptr<Exchange> exchange, AskedOf asked_of, Answ
   });
 }
 
+// Whoever asks for another one asks again until it is served.
+void Server::expect_version(const json::Value& exact) const {
+  if (!exact.is_null() && exact != json::Value(weight_version_))
+    throw ApiError{503,
+                   fmt::format("expected the weight version {}, found {}", json::excerpt(exact),
+                               json::quoted(weight_version_)),
+                   "weight_version"};
+}
+
+Translated::Threads Server::threads_of(const std::string& owner) {
+  return {.pool =
+              [this, owner](size_t bytes, auto task) {
+                pool_.post({FairPool::Kind::slow, owner, bytes}, std::move(task));
+              },
+          .serving = [this](auto task) { http_.post(std::move(task)); }};
+}
+
 // On the serving thread.
 void Server::begin_generating(std::shared_ptr<Exchange> exchange, std::shared_ptr<HeldSlots> slots,
                               const rollout::Asked& asked, std::string body, AnswerOf answer_of) {
-  // Asked again until it is served.
-  if (!asked.exact_version.is_null() && asked.exact_version != json::Value(weight_version_))
-    throw ApiError{503,
-                   fmt::format("expected the weight version {}, found {}",
-                               json::excerpt(asked.exact_version), json::quoted(weight_version_)),
-                   "weight_version"};
+  expect_version(asked.exact_version);
   const std::string owner = options_.keys.owner(exchange->request);
   const auto version = std::make_shared<std::string>();
-  const auto inner =
-      Translated::make(std::move(exchange), "/v1/completions", std::move(body),
-                       [shown = asked.shown, answer_of, version](const json::Value& answer) {
-                         return answer_of(shown, answer, *version);
-                       },
-                       {.pool =
-                            [this, owner](size_t bytes, auto task) {
-                              pool_.post({FairPool::Kind::slow, owner, bytes}, std::move(task));
-                            },
-                        .serving = [this](auto task) { http_.post(std::move(task)); }});
+  const auto inner = Translated::make(
+      std::move(exchange), "/v1/completions", std::move(body),
+      {.answer = [shown = asked.shown, answer_of, version](
+                     const json::Value& answer) { return answer_of(shown, answer, *version); },
+       .event = nullptr},
+      threads_of(owner));
   // By which weights it is computed is known when it begins.
   with_weights([=, this](const WeightsLease& lease) {
     *version = weight_version_;
@@ -59,34 +69,6 @@ void Server::generate_sglang(std::shared_ptr<Exchange> exchange) {
 
 void Server::generate_trl(std::shared_ptr<Exchange> exchange) {
   generate(std::move(exchange), rollout::asked_of_trl, rollout::trl_answer);
-}
-
-// Under SGLang's names, of which slime reads the sizes.
-void Server::server_info(std::shared_ptr<Exchange> exchange) {
-  const BackendFacts facts = backend_.facts();
-  const int64_t slots = int64_t{backend_.stats().blocks} * facts.block_size;  // of all replicas
-  exchange->reply({.body = json::dump(json::Object{{"model_path", model_.names.front()},
-                                                   {"served_model_name", model_.names.front()},
-                                                   {"tokenizer_path", model_.names.front()},
-                                                   {"is_generation", true},
-                                                   {"version", INVAR_VERSION},
-                                                   {"tp_size", 1},
-                                                   {"pp_size", 1},
-                                                   {"dp_size", 1},
-                                                   {"ep_size", 1},
-                                                   {"num_gpus", 1},
-                                                   {"nnodes", 1},
-                                                   {"disaggregation_mode", "null"},
-                                                   {"max_total_num_tokens", slots},
-                                                   {"context_length", int64_t{facts.max_model_len}},
-                                                   {"weight_version", weight_version_},
-                                                   {"identity", facts.identity},
-                                                   {"weights", to_hex(facts.weights)}})});
-}
-
-// Ranks are threads of the server: to a trainer it is one.
-void Server::world_size(std::shared_ptr<Exchange> exchange) {
-  exchange->reply({.body = json::dump(json::Object{{"world_size", 1}})});
 }
 
 // Blocks of old weights are forgotten when the weights change, and no answer depends on the others.
@@ -110,6 +92,8 @@ void Server::pause(std::shared_ptr<Exchange> exchange) {
       mode = text_member(*found, "mode");
   }
   if (mode == "in_place" || mode == "retract") mode = "keep";
+  if (query_parameter(exchange->request.query, "wait_for_inflight_requests") == "true")
+    mode = "wait";  // its old name
   if (mode != "wait" && mode != "keep" && mode != "abort")
     throw ApiError{
         400, fmt::format("expected the mode abort, wait or keep, found {}", json::quoted(mode))};
@@ -149,9 +133,40 @@ void Server::thaw() {
   });
 }
 
+namespace {
+
+// The ids that a body names: vLLM's "request_ids", SGLang's "rid". Empty: all are meant.
+std::vector<std::string> ids_to_abort(const json::Value& body) {
+  constexpr size_t kMost = 4096;
+  const json::Value *many = body.find("request_ids"), *one = body.find("rid"),
+                    *all = body.find("abort_all");
+  std::vector<std::string> ids;
+  if (all && *all == json::Value(true)) return ids;
+  if (one && !one->is_null()) ids.push_back(text_member(*one, "rid"));
+  if (many && !many->is_null()) {
+    if (!many->is_array() || many->as_array().size() > kMost)
+      throw ApiError{400, fmt::format("expected request_ids as a list of at most {} ids", kMost),
+                     "", "request_ids"};
+    for (const json::Value& id : many->as_array()) ids.push_back(text_member(id, "request_ids"));
+  }
+  std::erase(ids, "");
+  return ids;
+}
+
+}  // namespace
+
+// All that runs, or what has one of these ids: the answer's own, or the X-Request-Id (of
+// /inference/v1/generate the request_id) that the client gave.
 void Server::abort_requests(std::shared_ptr<Exchange> exchange) {
-  streams_.end_all({503, "the answer was ended by a trainer", "aborted"});
-  exchange->reply({.body = json::dump(json::Object{{"success", true}})});
+  const std::vector<std::string> ids = ids_to_abort(json_body(exchange->request));
+  const int64_t count = streams_.end_those(
+      {503, "the answer was ended by a trainer", "aborted"}, [&](const AnswerStream& stream) {
+        const std::string* given = stream.exchange().request.header("x-request-id");
+        return ids.empty() || std::ranges::count(ids, stream.admitted().entry.id) ||
+               (given && std::ranges::count(ids, *given));
+      });
+  exchange->reply({.body = json::dump(json::Object{
+                       {"success", true}, {"status", "aborted"}, {"aborted", count}})});
 }
 
 }  // namespace invar::server

@@ -36,6 +36,9 @@ const std::vector<Server::Route>& Server::routes() {
       {"POST", "/v1/chat/completions/render", &Server::render, kTokens},
       {"POST", "/v1/responses/render", &Server::render, kTokens},
       {"POST", "/v1/messages/render", &Server::render, kTokens},
+      {"POST", "/v1/completions/render", &Server::render, kTokens},
+      {"POST", "/v1/chat/completions/derender", &Server::derender, kTokens},
+      {"POST", "/v1/completions/derender", &Server::derender, kTokens},
       {"POST", "/v1/embeddings", &Server::embeddings, kEmbedding},
       {"POST", "/pooling", &Server::embeddings, kEmbedding},
       {"POST", "/v1/rerank", &Server::rerank, kScore},
@@ -62,10 +65,19 @@ const std::vector<Server::Route>& Server::routes() {
 // What RL stacks ask for, under the names of theirs (docs/rl_stacks.md). Whoever may change the
 // weights may also stop the answers.
 const std::vector<Server::Route>& Server::trainer_routes() {
+  static const std::vector<Route> kRoutes = [] {
+    std::vector<Route> all = Route::of_sglang();
+    for (const Route& route : Route::of_vllm()) all.push_back(route);
+    return all;
+  }();
+  return kRoutes;
+}
+
+// slime, AReaL.
+std::vector<Server::Route> Server::Route::of_sglang() {
   using namespace doors;
   using enum Keys::Need;
-  static const std::vector<Route> kRoutes = {
-      // SGLang's: slime.
+  return {
       {"POST", "/generate", &Server::generate_sglang, kAnswer},
       {"GET", "/health_generate", &Server::health, kFixed, none},
       {"GET", "/server_info", &Server::server_info, kFixed},
@@ -84,12 +96,39 @@ const std::vector<Server::Route>& Server::trainer_routes() {
       {"POST", "/resume_memory_occupation", &Server::resume_memory, kChange, trainer},
       {"POST", "/update_weights_from_tensor", &Server::refuse_transport, kRefused, trainer},
       {"POST", "/update_weights_from_distributed", &Server::refuse_transport, kRefused, trainer},
+      {"POST", "/update_weights_from_ipc", &Server::refuse_transport, kRefused, trainer},
       {"POST", "/init_weights_update_group", &Server::refuse_transport, kRefused, trainer},
-      // vLLM's: SkyRL, OpenRLHF.
+      {"POST", "/destroy_weights_update_group", &Server::end_session, kChange, trainer},
+      {"POST", "/begin_weight_update", &Server::begin_session, kChange, trainer},
+      {"POST", "/end_weight_update", &Server::end_session, kChange, trainer},
+      {"POST", "/update_weight_version", &Server::name_weights, kChange, trainer},
+      {"GET", "/v1/loads", &Server::loads, kFixed},
+      {"POST", "/start_profile", &Server::refuse_profile, kFixed, trainer},
+      {"POST", "/stop_profile", &Server::refuse_profile, kFixed, trainer},
+  };
+}
+
+// TRL, SkyRL, prime-rl, AReaL.
+std::vector<Server::Route> Server::Route::of_vllm() {
+  using namespace doors;
+  using enum Keys::Need;
+  return {
+      {"POST", "/inference/v1/generate", &Server::generate_vllm, kAnswer},
+      {"POST", "/skyrl/v1/generate", &Server::generate_skyrl, kAnswer},
       {"POST", "/init_weight_transfer_engine", &Server::init_transfer, kChange, trainer},
+      {"POST", "/shutdown_weight_transfer_engine", &Server::end_transfer, kChange, trainer},
       {"POST", "/start_weight_update", &Server::start_update, kChange, trainer},
-      {"POST", "/update_weights", &Server::update_weights, kChange, trainer},
+      {"POST", "/start_draft_weight_update", &Server::start_draft_update, kChange, trainer},
+      {"POST", "/update_weights", &Server::update_weights, kWeights, trainer},
       {"POST", "/finish_weight_update", &Server::finish_update, kChange, trainer},
+      {"GET", "/weight_info", &Server::weight_info, kFixed},
+      {"POST", "/init_broadcaster", &Server::refuse_transport, kRefused, trainer},
+      {"POST", "/areal_update_weights", &Server::update_from_disk, kChange, trainer},
+      {"POST", "/areal_pause_generation", &Server::pause, kChange, trainer},
+      {"POST", "/areal_continue_generation", &Server::go_on_generating, kChange, trainer},
+      {"POST", "/areal_init_weights_update_group", &Server::refuse_transport, kRefused, trainer},
+      {"POST", "/areal_set_update_weight_meta", &Server::refuse_transport, kRefused, trainer},
+      {"POST", "/areal_update_weights_xccl", &Server::refuse_transport, kRefused, trainer},
       {"POST", "/weight_checker", &Server::check_weights, kChange, trainer},
       {"POST", "/pause", &Server::pause, kChange, trainer},
       {"POST", "/resume", &Server::go_on_generating, kChange, trainer},
@@ -100,8 +139,8 @@ const std::vector<Server::Route>& Server::trainer_routes() {
       {"GET", "/is_sleeping", &Server::is_paused, kFixed},
       {"POST", "/reset_prefix_cache", &Server::reset_prefix_cache, kFixed, trainer},
       {"GET", "/get_world_size", &Server::world_size, kFixed},
-      {"POST", "/collective_rpc", &Server::refuse_transport, kRefused, trainer},
-      // TRL's vllm-serve.
+      {"POST", "/collective_rpc", &Server::call_workers, kWeights, trainer},
+      // TRL's own server, before 1.16.
       {"GET", "/health/", &Server::health, kFixed, none},
       {"GET", "/get_world_size/", &Server::world_size, kFixed},
       {"POST", "/generate/", &Server::generate_trl, kAnswer},
@@ -111,7 +150,6 @@ const std::vector<Server::Route>& Server::trainer_routes() {
       {"POST", "/batch_update_named_params/", &Server::refuse_transport, kRefused, trainer},
       {"POST", "/close_communicator/", &Server::refuse_transport, kRefused, trainer},
   };
-  return kRoutes;
 }
 
 std::vector<DoorRow> Server::doors() {

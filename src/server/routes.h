@@ -41,6 +41,8 @@ struct Server::Route {
   Rest rest = Rest::none;
 
   bool matches(const std::string& asked) const { return path_matches(path, rest, asked); }
+  // Of trainer_routes: those under SGLang's names, and under vLLM's.
+  static std::vector<Route> of_sglang(), of_vllm();
 };
 
 }  // namespace invar::server

@@ -47,12 +47,11 @@ json::Value Admission::render(const HttpRequest& http) const {
       read({.created = static_cast<int64_t>(std::time(nullptr)), .endpoint = path}, body,
            std::nullopt, Purpose::show);
   adapter_of(request.model);
-  json::Array ids;
-  for (const int32_t id : encode_counted(request)) ids.emplace_back(static_cast<int64_t>(id));
+  if (path == "/v1/completions") return render_prompts(body, request);
   json::Value shown = std::move(request.conversation);
+  const auto ids = encode_counted(request);
   shown.set("count", std::ssize(ids));
-  shown.set("token_ids", std::move(ids));
-  return shown;
+  return rendered(std::move(shown), body, ids);
 }
 
 std::string Admission::detokenize(const HttpRequest& http) const {

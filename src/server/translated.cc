@@ -4,8 +4,51 @@
 
 namespace invar::server {
 
+namespace {
+
+// The events of a stream in another form, each when it has come whole; comments as they are.
+class TranslatedEvents final : public BodySource {
+ public:
+  TranslatedEvents(std::shared_ptr<BodySource> source, Translated::Back back)
+      : source_(std::move(source)), back_(std::move(back)) {}
+
+  bool pull(std::string& out) override {
+    const bool goes_on = source_->pull(waiting_);
+    size_t begin = 0;
+    for (size_t end; (end = waiting_.find("\n\n", begin)) != std::string::npos; begin = end + 2)
+      append(std::string_view(waiting_).substr(begin, end - begin), out);
+    waiting_.erase(0, begin);
+    if (!goes_on) out += waiting_;
+    return goes_on;
+  }
+  bool is_ready() const override { return source_->is_ready(); }
+
+ private:
+  void append(std::string_view event, std::string& out) const {
+    constexpr std::string_view kData = "data: ";
+    const std::string_view said = event.starts_with(kData) ? event.substr(kData.size()) : "";
+    if (said.empty() || said == "[DONE]") {
+      out.append(event).append("\n\n");
+      return;
+    }
+    std::string shown;
+    try {
+      shown = json::dump(back_(json::parse(said, "an event")));
+    } catch (const std::exception& error) {
+      shown = error_reply({500, error.what()}).body;
+    }
+    out.append(kData).append(shown).append("\n\n");
+  }
+
+  std::shared_ptr<BodySource> source_;
+  Translated::Back back_;
+  std::string waiting_;  // for its end
+};
+
+}  // namespace
+
 std::shared_ptr<Translated> Translated::make(std::shared_ptr<Exchange> client, std::string path,
-                                             std::string body, Back back, Threads threads) {
+                                             std::string body, Forms forms, Threads threads) {
   const auto inner = std::make_shared<Translated>();
   // Given back on the serving thread, whichever lets go of the exchange last.
   inner->body_place = std::shared_ptr<void>(
@@ -17,7 +60,7 @@ std::shared_ptr<Translated> Translated::make(std::shared_ptr<Exchange> client, s
   inner->request.path = std::move(path);
   inner->request.body = std::move(body);
   inner->arrival = client->arrival;
-  inner->back_ = std::move(back);
+  inner->forms_ = std::move(forms);
   inner->threads_ = std::move(threads);
   const std::weak_ptr weak(inner);
   client->on_gone = [weak] {
@@ -37,7 +80,7 @@ HttpReply Translated::translated(HttpReply reply, BodySource* source) const {
   try {
     while (source && source->pull(reply.body)) {
     }
-    reply.body = json::dump(back_(json::parse(reply.body, "an answer")));
+    reply.body = json::dump(forms_.answer(json::parse(reply.body, "an answer")));
   } catch (const std::exception& error) {
     reply = error_reply({500, error.what()});
   }
@@ -67,9 +110,15 @@ void Translated::reply(HttpReply reply) {
   send(std::move(reply));
 }
 
-// A long answer that is no stream of events: it can be had as a whole.
+// A long answer that is no stream of events can be had as a whole.
 void Translated::stream(HttpReply head, std::shared_ptr<BodySource> source) {
-  if (!is_answered()) translate_later(std::move(head), std::move(source));
+  if (is_answered()) return;
+  const bool is_events = head.type.starts_with("text/event-stream");
+  if (!forms_.event || !is_events) return translate_later(std::move(head), std::move(source));
+  answered_ = true;
+  for (auto& header : more_headers) client_->more_headers.push_back(std::move(header));
+  client_->stream(std::move(head),
+                  std::make_shared<TranslatedEvents>(std::move(source), forms_.event));
 }
 
 }  // namespace invar::server

@@ -16,15 +16,20 @@ namespace invar::server {
 class Translated final : public Exchange, public std::enable_shared_from_this<Translated> {
  public:
   using Back = std::function<json::Value(const json::Value& answer)>;
+  // What the client gets of a whole answer, and of an event of a stream; the second may be null,
+  // where none is asked for.
+  struct Forms {
+    Back answer, event;
+  };
   // Where the answer, of so many bytes, is translated, and where it is sent.
   struct Threads {
     std::function<void(size_t bytes, std::function<void()> task)> pool;
     std::function<void(std::function<void()> task)> serving;
   };
 
-  // `client` asks for `path` with `body`, and gets what `back` makes of a good answer.
+  // `client` asks for `path` with `body`, and gets what `forms` make of a good answer.
   static std::shared_ptr<Translated> make(std::shared_ptr<Exchange> client, std::string path,
-                                          std::string body, Back back, Threads threads);
+                                          std::string body, Forms forms, Threads threads);
 
   void reply(HttpReply reply) override;
   void stream(HttpReply head, std::shared_ptr<BodySource> source) override;
@@ -39,7 +44,7 @@ class Translated final : public Exchange, public std::enable_shared_from_this<Tr
   void send(HttpReply reply);
 
   std::shared_ptr<Exchange> client_;
-  Back back_;
+  Forms forms_;
   Threads threads_;
   bool answered_ = false;
 };

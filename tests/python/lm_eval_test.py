@@ -51,6 +51,9 @@ metric_list: [{metric: exact_match}]
 
 
 class HarnessTest(unittest.TestCase):
+    def setUp(self):
+        self.proofs = []
+
     def test_results_do_not_depend_on_the_batch(self):
         with tempfile.TemporaryDirectory() as name:
             folder = Path(name)
@@ -64,16 +67,23 @@ class HarnessTest(unittest.TestCase):
             found = {size: self.results(folder, str(size)) for size in (1, 4, "auto")}
             self.assertEqual(found[1], found[4])
             self.assertEqual(found[1], found["auto"])
+            self.assertEqual(len({json.dumps(proof, sort_keys=True) for proof in self.proofs}), 1)
+            proof = self.proofs[0]
+            self.assertRegex(proof["invar_identity"], "^invar-")
+            self.assertEqual([proof["invar_logits_hashes"]["count"], len(proof["invar_weights"])], [len(TEXTS), 64])
             self.assertGreaterEqual(found[1]["endings"]["acc,none"], 0.5)
             self.assertLess(found[1]["stories"]["word_perplexity,none"], 1e6)
             other = self.results(folder, "4", arith="control")
             self.assertNotEqual(other["stories"], found[1]["stories"], "the control: the baseline's arithmetic")
+            for name in ("invar_logits_hashes", "invar_score_hashes"):
+                self.assertNotEqual(self.proofs[-1][name]["sha256"], proof[name]["sha256"])
 
     def results(self, folder, batch_size, **more):
         """As the command computes them: by name, with arguments that are texts."""
         args = {"pretrained": invar.bundled_model(), "kv_cache_gib": 0.1, "threads": 1, **more}
         found = lm_eval.simple_evaluate(model="invar", model_args=args, tasks=list(TASKS), batch_size=batch_size,
                                         task_manager=TaskManager(include_path=str(folder)), log_samples=False, bootstrap_iters=0)
+        self.proofs.append({name: value for name, value in found["config"].items() if name.startswith("invar_")})
         return found["results"]
 
 

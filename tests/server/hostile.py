@@ -78,7 +78,7 @@ def bodies():
                 made("stream options without a stream", completion(stream_options={}), "stream"), made("stream options that are a list", completion(stream=True, stream_options=[]), "stream_options"),
                 made("a bias of no token", completion(logit_bias={"a": 1}), "logit_bias"), made("a bias beyond the vocabulary", completion(logit_bias={"999999": 1}), "logit_bias"), made("an empty stop", completion(stop=[""]), "stop"),
                 made("a stop that is a number", completion(stop=3), "stop"), made("stop_token_ids that are texts", completion(stop_token_ids=["a"]), "stop_token_ids"),
-                made("min_tokens above max_tokens", completion(min_tokens=9), "min_tokens"), made("tokens as ids", completion(return_tokens_as_token_ids=True), "return_tokens_as_token_ids"), made("a suffix", completion(suffix="x"), "suffix"),
+                made("min_tokens above max_tokens", completion(min_tokens=9), "min_tokens"), made("tokens as ids", completion(return_tokens_as_token_ids=3), "return_tokens_as_token_ids"), made("a suffix", completion(suffix="x"), "suffix"),
                 made("best_of", completion(best_of=3), "best_of"), made("a model that is a number", completion(model=1), "model"),
                 made("a prompt that does not fit", completion(prompt="many words " * 2000), "tokens"), made("ids that do not fit", completion(prompt=[1] * 5000), "tokens"),
                 made("a salt that is a number", completion(cache_salt=1), "cache_salt"), made("a priority that is a text", completion(priority="1"), "priority"))

@@ -9,14 +9,19 @@ namespace invar::server {
 namespace {
 
 struct Case {
-  Case() {
+  explicit Case(bool events = false) {
     client->request.path = "/generate";
     client->request.body = "asked";
     inner = Translated::make(
         client, "/v1/completions", "{}",
-        [](const json::Value& answer) {
-          return json::Value(json::Object{{"text", *answer.find("choice")}});
-        },
+        {.answer =
+             [](const json::Value& answer) {
+               return json::Value(json::Object{{"text", *answer.find("choice")}});
+             },
+         .event = events ? Translated::Back([](const json::Value& event) {
+           return json::Value(json::Object{{"part", *event.find("choice")}});
+         })
+                         : nullptr},
         {.pool = [this](size_t, std::function<void()> task) { pool.push_back(std::move(task)); },
          .serving = [this](std::function<void()> task) { serving.push_back(std::move(task)); }});
   }
@@ -42,7 +47,7 @@ TEST(Translated, TheRoomOfTheBodyIsGivenBackOnTheServingThread) {
   const auto place = std::make_shared<int>(0);
   client->body_place = place;
   auto inner = Translated::make(
-      client, "/v1/completions", "{}", [](const json::Value& answer) { return answer; },
+      client, "/v1/completions", "{}", {.answer = [](const json::Value& answer) { return answer; }},
       {.pool = nullptr,
        .serving = [&](std::function<void()> task) { posted.push_back(std::move(task)); }});
   inner = nullptr;  // as a task of the pool lets go of it
@@ -73,6 +78,38 @@ TEST(Translated, WhatCannotBeTranslatedIsAnError) {
   c.inner->reply({.body = "no json"});
   c.run();
   EXPECT_EQ(c.client->replies[0].status, 500);
+}
+
+// A stream whose events come in any pieces.
+struct Pieces final : BodySource {
+  explicit Pieces(std::string text, size_t size) : text(std::move(text)), size(size) {}
+  bool pull(std::string& out) override {
+    out += text.substr(0, size);
+    text.erase(0, size);
+    return !text.empty();
+  }
+  std::string text;
+  size_t size;
+};
+
+TEST(Translated, TheEventsOfAStreamAreTranslatedHoweverTheyAreCut) {
+  const std::string stream =
+      "data: {\"choice\": 1}\n\n: nothing to say\n\ndata: {\"choice\": 2}\n\ndata: [DONE]\n\n";
+  for (size_t size = 1; size < stream.size(); ++size) {
+    Case c(true);
+    c.inner->more_headers = {{"x", "y"}};
+    c.inner->stream({.type = "text/event-stream"}, std::make_shared<Pieces>(stream, size));
+    ASSERT_EQ(c.client->replies.size(), 1u);
+    EXPECT_EQ(c.client->replies[0].body,
+              "data: {\"part\": 1}\n\n: nothing to say\n\ndata: {\"part\": 2}\n\ndata: [DONE]\n\n");
+    EXPECT_EQ(c.client->more_headers.size(), 1u);
+  }
+  for (const bool events : {false, true}) {  // a long answer that is no stream of events
+    Case whole(events);
+    whole.inner->stream({}, std::make_shared<Pieces>("{\"choice\": 3}", 4));
+    whole.run();
+    EXPECT_EQ(whole.client->replies.at(0).body, "{\"text\": 3}");
+  }
 }
 
 TEST(Translated, AClientThatGoesIsHeardWhileTheRequestLives) {

@@ -1,0 +1,295 @@
+// vLLM's weight transfer: of its back ends those of a disk that both see and of the bodies of
+// requests, the calls that stacks make by /collective_rpc, and the checker of digests.
+#include "api.h"
+#include "base/error.h"
+#include "errors.h"
+#include "trainer_bodies.h"
+
+namespace invar::server {
+
+namespace {
+
+json::Value message(const char* text) {
+  return json::Object{{"message", text}, {"status", "ok"}};
+}
+
+bool is_safetensors(const HttpRequest& request) {
+  const std::string* type = request.header("content-type");
+  return type && (type->starts_with("application/octet-stream") ||
+                  type->starts_with("application/x-safetensors") ||
+                  type->starts_with("application/vnd.safetensors"));
+}
+
+[[noreturn]] void refuse_tensors(const char* backend) {
+  throw ApiError{400,
+                 fmt::format("expected a directory (\"path\" in update_info) or safetensors as the "
+                             "body, found tensors by {}, which is not supported",
+                             backend),
+                 "transport", "update_info"};
+}
+
+// Where an update's tensors come from, by the members that only one back end's has.
+void expect_directory(const json::Value& info) {
+  for (const char* name : {"ipc_handles", "ipc_handles_pickled"})
+    if (info.find(name)) refuse_tensors("CUDA IPC");
+  if (info.find("names") || info.find("dtype_names")) refuse_tensors("NCCL");
+}
+
+}  // namespace
+
+// {"init_info": {...}}
+void Server::init_transfer(std::shared_ptr<Exchange> exchange) {
+  const json::Value body = json_body(exchange->request);
+  const json::Value* info = body.find("init_info");
+  if (!info || !info->is_object())
+    throw ApiError{400, "expected {\"init_info\": {...}}", "", "init_info"};
+  const std::string backend = text_of(*info, {"backend"}).value_or("disk");
+  if (info->find("master_address") || info->find("master_port") ||
+      (backend != "disk" && backend != "http"))
+    throw ApiError{400,
+                   "expected the back end disk or http, found an address to meet at (nccl): "
+                   "weights come as directories in update_info, or as safetensors in bodies",
+                   "transport", "init_info"};
+  exchange->reply({.body = json::dump(message("Weight transfer initialized"))});
+}
+
+void Server::end_transfer(std::shared_ptr<Exchange> exchange) {
+  exchange->reply({.body = json::dump(message("Weight transfer ended"))});
+}
+
+void Server::start_update(std::shared_ptr<Exchange> exchange) {
+  update_.emplace();
+  exchange->reply({.body = json::dump(message("Weight update started"))});
+}
+
+// No bit depends on a drafter's weights.
+void Server::start_draft_update(std::shared_ptr<Exchange>) {
+  throw ApiError{400,
+                 "expected an update of the model: a drafter's weights are those of the start, "
+                 "and no answer depends on them",
+                 "unsupported"};
+}
+
+// {"update_info": {"path": DIRECTORY}} or prime-rl's {"weight_dir": DIRECTORY}: within start_update
+// and finish_update the last one counts, outside of them it is taken at once. Or a body of
+// safetensors, whose tensors are all of the model's together with those of other bodies.
+void Server::update_weights(std::shared_ptr<Exchange> exchange) {
+  const HttpRequest& request = exchange->request;
+  if (is_safetensors(request)) return take_piece(std::move(exchange));
+  offer(reading(request), [this, exchange] {
+    guarded(exchange, [&] {
+      const auto body = std::make_shared<json::Value>(json_body(exchange->request));
+      http_.post(
+          [this, exchange, body] { guarded(exchange, [&] { update_with(exchange, *body); }); });
+    });
+  });
+}
+
+void Server::update_with(std::shared_ptr<Exchange> exchange, const json::Value& body) {
+  const json::Value* info = body.find("update_info");
+  std::optional<std::string> directory = text_of(body, {"weight_dir"});
+  if (info && info->is_object()) {
+    expect_directory(*info);
+    directory = text_of(*info, {"path", "model_path", "checkpoint_path", "directory"});
+  }
+  if (!directory || directory->empty())
+    throw ApiError{400,
+                   "expected {\"update_info\": {\"path\": DIRECTORY}}: tensors by nccl and ipc "
+                   "are not supported",
+                   "transport", "update_info"};
+  if (update_) {
+    update_->directory = *directory;
+    return exchange->reply({.body = json::dump(message("Weights noted"))});
+  }
+  const std::string version = version_of(info ? *info : body, *directory);
+  take_version(std::move(exchange), *directory, version,
+               []() -> json::Value { return message("Weights updated"); });
+}
+
+// Without start_update the piece is the whole.
+void Server::take_piece(std::shared_ptr<Exchange> exchange) {
+  const bool is_whole = !update_;
+  const std::shared_ptr<WeightSpool> spool = is_whole ? nullptr : update_->spool;
+  offer(reading(exchange->request), [this, exchange, spool, is_whole] {
+    guarded(exchange, [&] {
+      const auto to = spool ? spool : make_spool();
+      const WeightSpool::Counts counts = to->add(exchange->request.body);
+      http_.post([this, exchange, to, counts, is_whole] {
+        guarded(exchange, [&] {
+          exchange->drop_body();
+          if (is_whole) return take_spool(exchange, to, std::nullopt, "Weights updated");
+          if (!update_) throw ApiError{409, "the update that this piece is of has ended", "busy"};
+          if (!update_->spool) update_->spool = to;
+          if (update_->spool != to)
+            throw ApiError{409,
+                           "expected the first piece of an update to be answered before the "
+                           "others come, found two at once",
+                           "busy"};
+          json::Value said = message("Weights noted");
+          said.set("tensors", static_cast<int64_t>(counts.tensors));
+          said.set("bytes", static_cast<int64_t>(counts.bytes));
+          exchange->reply({.body = json::dump(said)});
+        });
+      });
+    });
+  });
+}
+
+std::shared_ptr<WeightSpool> Server::make_spool() const {
+  if (model_.directory.empty())
+    throw ApiError{400, "expected a model of a directory, beside whose files new weights stand",
+                   "transport"};
+  return std::make_shared<WeightSpool>(
+      WeightSpool::Options{.parent = options_.weight_spool,
+                           .model = model_.directory,
+                           .most_bytes = options_.max_update_bytes});
+}
+
+// It stays for as long as it is the checkpoint that was taken last: engines that begin again, and
+// those that wake up, read it.
+void Server::take_spool(std::shared_ptr<Exchange> exchange, std::shared_ptr<WeightSpool> spool,
+                        std::optional<std::string> version, const char* said) {
+  expect_weights();
+  change_at_rest(std::move(exchange), [this, spool, version, said]() -> json::Value {
+    backend_.take_weights(spool->finish());
+    const std::string digest = to_hex(backend_.facts().weights);
+    http_.post([this, spool, name = version.value_or(digest.substr(0, 16))] {
+      spool_ = spool;
+      weight_version_ = name;
+    });
+    json::Value reply = message(said);
+    reply.set("weights", digest);
+    return reply;
+  });
+}
+
+void Server::finish_update(std::shared_ptr<Exchange> exchange) {
+  const json::Value body = json_body(exchange->request);
+  if (!update_ || (!update_->spool && update_->directory.empty()))
+    throw ApiError{400, "expected start_weight_update and update_weights before, found none"};
+  const Update update = *update_;
+  const std::string version = version_of(body, update.directory);
+  update_.reset();
+  if (update.spool)
+    return take_spool(std::move(exchange), update.spool,
+                      version.empty() ? std::nullopt : std::optional(version),
+                      "Weight update finished");
+  take_version(std::move(exchange), update.directory, version,
+               []() -> json::Value { return message("Weight update finished"); });
+}
+
+// {"new_version": TEXT}: the same weights under another name.
+void Server::name_weights(std::shared_ptr<Exchange> exchange) {
+  const json::Value body = json_body(exchange->request);
+  const auto version = text_of(body, {"new_version"});
+  if (!version || version->empty())
+    throw ApiError{400, "expected {\"new_version\": TEXT}", "", "new_version"};
+  weight_version_ = version_of(json::Object{{"weight_version", *version}}, "");
+  exchange->reply({.body = json::dump(json::Object{
+                       {"success", true}, {"message", "named"}, {"new_version", *version}})});
+}
+
+// {"method", "args", "kwargs"}: what workers do under the names of stacks that the server can do.
+void Server::call_workers(std::shared_ptr<Exchange> exchange) {
+  offer(reading(exchange->request), [this, exchange] {
+    guarded(exchange, [&] {
+      const auto body = std::make_shared<json::Value>(json_body(exchange->request));
+      http_.post([this, exchange, body] {
+        guarded(exchange, [&] { call_workers_with(exchange, *body); });
+      });
+    });
+  });
+}
+
+namespace {
+
+// The only argument, by its place or its name.
+std::string directory_in(const json::Value& call, std::initializer_list<const char*> names) {
+  const json::Value *args = call.find("args"), *kwargs = call.find("kwargs");
+  if (args && args->is_array() && args->as_array().size() == 1 && args->as_array()[0].is_string())
+    return args->as_array()[0].as_string();
+  if (kwargs && kwargs->is_object())
+    if (const auto found = text_of(*kwargs, names)) return *found;
+  throw ApiError{400, "expected the directory of a checkpoint as the argument", "transport"};
+}
+
+}  // namespace
+
+void Server::call_workers_with(std::shared_ptr<Exchange> exchange, const json::Value& call) {
+  const std::string method = text_of(call, {"method"}).value_or("");
+  const auto is_one_of = [&](std::initializer_list<const char*> names) {
+    return std::ranges::find(names, method) != names.end();
+  };
+  const json::Value done = json::Object{{"results", json::Array{nullptr}}};
+  if (is_one_of({"skyrl_start_weight_update", "start_weight_update"})) {
+    update_.emplace();
+    return exchange->reply({.body = json::dump(done)});
+  }
+  if (is_one_of({"skyrl_finish_weight_update", "finish_weight_update"})) {
+    exchange->request.body.clear();
+    return finish_update(std::move(exchange));
+  }
+  if (is_one_of({"update_weights_from_path", "reload_weights"})) {
+    const std::string directory = directory_in(call, {"weights_path", "weight_dir", "path"});
+    return take_version(std::move(exchange), directory, directory, [done] { return done; });
+  }
+  if (is_one_of({"update_weights_nccl", "init_broadcaster"})) refuse_tensors("NCCL");
+  if (method == "update_weights_ipc") refuse_tensors("CUDA IPC");
+  throw ApiError{
+      400,
+      fmt::format("the method {} is not supported: workers run no Python", json::quoted(method)),
+      "transport", "method"};
+}
+
+namespace {
+
+// One digest of all tensors, under one name: their names, types, shapes and bits are in it.
+constexpr const char* kAllWeights = "all";
+
+json::Value compared(const json::Value& baseline, const std::string& digest) {
+  json::Array mismatches;
+  for (const auto& [name, expected] : baseline.as_object())
+    if (name != kAllWeights || expected != json::Value(digest)) mismatches.push_back(name);
+  const bool is_there = baseline.find(kAllWeights) != nullptr;
+  if (!is_there) mismatches.push_back(kAllWeights);
+  return json::Object{{"match", mismatches.empty()}, {"mismatches", std::move(mismatches)}};
+}
+
+}  // namespace
+
+// "checksum" says the weights' digest, "snapshot" remembers it, "compare" holds it against that,
+// against "expected", or against vLLM's "baseline". A digest can be told without overwriting any
+// weight.
+void Server::check_weights(std::shared_ptr<Exchange> exchange) {
+  const json::Value body = json_body(exchange->request);
+  const std::string action = text_of(body, {"action"}).value_or("checksum");
+  const std::string digest = to_hex(backend_.facts().weights);
+  json::Value reply = json::Object{{"success", true},
+                                   {"message", action},
+                                   {"checksum", digest},
+                                   {"checksums", json::Object{{kAllWeights, digest}}},
+                                   {"weight_version", weight_version_}};
+  if (action == "snapshot") remembered_weights_ = digest;
+  const json::Value* baseline = body.find("baseline");
+  if (action == "compare" && baseline && !baseline->is_null()) {
+    if (!baseline->is_object())
+      throw ApiError{400, "expected the baseline as an object of digests", "", "baseline"};
+    const json::Value found = compared(*baseline, digest);
+    for (const auto& [name, value] : found.as_object()) reply.set(name, value);
+  } else if (action == "compare") {
+    const std::string expected =
+        text_of(body, {"expected", "checksum"}).value_or(remembered_weights_);
+    if (expected != digest)
+      throw ApiError{400, fmt::format("the weights differ: expected {}, found {}",
+                                      json::quoted(expected), digest)};
+    reply.set("match", true);
+  } else if (action != "snapshot" && action != "checksum") {
+    throw ApiError{400,
+                   fmt::format("expected the action checksum, snapshot or compare, found {}",
+                               json::quoted(action)),
+                   "", "action"};
+  }
+  exchange->reply({.body = json::dump(reply)});
+}
+
+}  // namespace invar::server
