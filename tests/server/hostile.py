@@ -217,7 +217,7 @@ class Hostile:
         if error.get("message", "").startswith("the body of the request:"):  # it is no JSON
             return
         is_missing = error.get("code") == "missing_required_parameter"
-        if not error.get("param") or not error.get("code") or (error["param"] in body) == is_missing:
+        if not error.get("param") or not error.get("code") or (error["param"].split("[")[0] in body) == is_missing:
             self.faults.append(f"{what}: param {error.get('param')}, code {error.get('code')}: {error.get('message')}")
 
     def send(self, data):
