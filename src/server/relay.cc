@@ -32,7 +32,7 @@ class Rest final : public BodySource {
   EventSkipper skipper_;
 };
 
-// What is kept, from an event on, as it comes.
+// A client's view of a kept stream: from an event on, as it comes.
 class KeptRest final : public BodySource {
  public:
   KeptRest(std::shared_ptr<const Relay::Kept> of, int64_t skip)

@@ -23,7 +23,7 @@ class SampledRows {
   // Where the processed rows lie on the device; those whose weight is 0 are copies. A row without
   // a number in it stays as it is. The threads of `pool` share them.
   const float* process(const float* logits, std::span<const float> weights, ThreadPool& pool);
-  // What the gradient of a processed row is divided by.
+  // The gradient of a processed row is divided by it.
   float temperature() const { return static_cast<float>(params_.temperature); }
 
  private:

@@ -19,8 +19,8 @@ class Teacher {
   // The logits of every row [T][V], on its device, until the next batch.
   const float* logits(const Batch& batch);
 
-  // Of a host's device. Its scores live until the next batch, and so do the hidden states that the
-  // batch wants: [aux_layers][T][D].
+  // REQUIRES: a host's device. The scores live until the next batch, and so do the hidden states
+  // that the batch wants: [aux_layers][T][D].
   const Scores& run(const Batch& batch);
   const Scores& scores() const { return scores_; }
   std::span<const float> aux_hidden() const { return io_.aux_hidden; }

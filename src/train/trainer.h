@@ -38,8 +38,8 @@ struct TrainerOptions {
   std::vector<ExitLoss> exits;  // layers ascending
   float mtp_weight = 0;  // of the module that predicts one token further, if the model has one
   TeacherOptions teacher;
-  // What draws the rows' tokens: loss and log-probabilities are those of the row after temperature,
-  // min-p, top-k and top-p (numerics 6). Nothing else of it counts.
+  // The rows' tokens are drawn so: loss and log-probabilities are those of the row after
+  // temperature, min-p, top-k and top-p (numerics 6). Nothing else of it counts.
   SamplingParams sampled;
   double balance = 0;  // weight of the loss that balances experts (numerics 9), if there are any
   int context = 512;   // positions of a row, a multiple of 32
@@ -120,7 +120,7 @@ class Trainer {
                                        std::vector<float>* entropies = nullptr);
 
   // The whole rows of logits behind them: `take` gets position t of row r and its logits, in order.
-  // Of a trainer of one rank.
+  // REQUIRES: one rank.
   using TakeLogits = std::function<void(size_t row, size_t position, std::span<const float>)>;
   void logits(std::span<const PackedRow> rows, const TakeLogits& take);
 

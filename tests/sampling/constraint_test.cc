@@ -539,7 +539,7 @@ TEST(Constraint, CallsAsQwen3CoderWritesThem) {
   }
 }
 
-// What a schema says of a text holds for the text as it is.
+// A schema's rules hold for the text as it is written.
 TEST(Constraint, TextsOfQwen3CodersCallsAreHeldToTheirSchemas) {
   const auto matches_with = [](const std::string& schema, const std::string& text) {
     const std::vector<grammar::CallForm> forms = {

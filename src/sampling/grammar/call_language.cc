@@ -84,7 +84,7 @@ class MarkedText {
   Expr text_ = 0, begun_ = 0;
 };
 
-// What the schema of a text says of it.
+// The rules that the schema of a text has for it.
 StringRules text_rules(const json::Value& schema) {
   StringRules rules;
   if (!schema.is_object()) return rules;
