@@ -153,6 +153,16 @@ TEST_F(TrainerOnGpu, has_bits_that_do_not_depend_on_ranks) {
   }
 }
 
+TEST_F(TrainerOnGpu, learns_the_rows_that_answers_were_drawn_from) {
+  TrainerOptions options = options_of(tiny_models()[0].spec);
+  const Trained raw = train(options, "cpu", 1);
+  options.sampled.temperature = 0.7;
+  options.sampled.top_p = 0.9;
+  const Trained expected = train(options, "cpu", 1);
+  expect_the_cpus(options, expected, train(options, "cuda", 1));
+  EXPECT_FALSE(same_bits(std::span(raw.state.first), std::span(expected.state.first)));
+}
+
 TEST_F(TrainerOnGpu, learns_from_a_teacher_as_on_a_cpu) {
   TrainerOptions options = options_of(tiny_models()[0].spec);
   const Trainer teacher(options, 2);
