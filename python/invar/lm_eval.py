@@ -20,7 +20,6 @@ from lm_eval.models.openai_completions import LocalCompletionsAPI
 
 from .llm import LLM
 from .params import SamplingParams
-from .requests import Asked
 
 
 class _Proof:
@@ -31,7 +30,7 @@ class _Proof:
         self.scores: list[str] = []
 
     def add_scores(self, log_probabilities: Any) -> None:
-        """Of the tokens of a text, as doubles of f32."""
+        """Takes the log-probabilities of a text's tokens, as f32."""
         numbers = [0.0 if one is None or one != one else float(one) for one in log_probabilities]
         self.scores.append(hashlib.sha256(struct.pack(f"<{len(numbers)}f", *numbers)).hexdigest())
 
@@ -61,7 +60,7 @@ class InvarLM(TemplateLM):
         self._proof = _Proof()
 
     def get_model_info(self) -> dict[str, Any]:
-        """What the harness puts beside the results."""
+        """The harness puts it beside the results."""
         return {"invar_identity": self._llm.identity, "invar_weights": self._llm.weights_digest(), **self._proof.info()}
 
     @property
@@ -103,7 +102,7 @@ class InvarLM(TemplateLM):
 
     def generate_until(self, requests: list[Any], disable_tqdm: bool = False) -> list[str]:
         """Answers up to the first of the texts that end them."""
-        asked = []
+        asked: list[tuple[list[int], SamplingParams]] = []
         for request in requests:
             context, options = request.args
             options = dict(options)
@@ -113,11 +112,11 @@ class InvarLM(TemplateLM):
             ids = self.tok_encode(context)[-(self._llm.max_model_len - length):]
             params = SamplingParams(max_tokens=length, temperature=temperature, stop=until, top_p=options.pop("top_p", 1.0),
                                     top_k=options.pop("top_k", 0) or 0, seed=int(options.pop("seed", 0)))
-            asked.append(Asked(context, ids, params))
+            asked.append((ids, params))
         outputs: list[str] = []
         for begin in range(0, len(asked), self._size):
             batch = asked[begin:begin + self._size]
-            answers = self._llm.generate([{"prompt_token_ids": one.tokens} for one in batch], [one.params for one in batch],
+            answers = self._llm.generate([{"prompt_token_ids": ids} for ids, _ in batch], [params for _, params in batch],
                                          use_tqdm=False)
             outputs += [answer.outputs[0].text for answer in answers]
             self._proof.answers += [answer.outputs[0].logits_hash for answer in answers]
@@ -146,7 +145,7 @@ class InvarServer(LocalCompletionsAPI):
         super().__init__(*args, **options)
 
     def get_model_info(self) -> dict[str, Any]:
-        """What the harness puts beside the results."""
+        """The harness puts it beside the results."""
         with urllib.request.urlopen(self.base_url.replace("/v1/completions", "/version")) as reply:
             said = json.loads(reply.read())
         return {"invar_identity": said.get("identity"), "invar_weights": said.get("weights"), **self._proof.info()}
