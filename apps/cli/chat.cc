@@ -117,6 +117,7 @@ class Chat {
     if (terminal_) banner();
     std::string line;
     while (read_message(reader, line)) {
+      if (line.starts_with('/')) line.erase(line.find_last_not_of(' ') + 1);
       if (line == "/exit") break;
       if (line == "/reset")
         reset();
@@ -189,7 +190,7 @@ class Chat {
     return true;
   }
 
-  // What goes wrong is said, and the messages are as before.
+  // Says what goes wrong, and leaves the messages as before.
   void guarded(const std::function<void()>& action) {
     const json::Array before = messages_;
     try {
@@ -229,6 +230,8 @@ class Chat {
       if (name == "/save") return save_conversation(rest, messages_);
       messages_ = load_conversation(rest);
       fmt::print(stderr, "{} messages\n", messages_.size());
+    } else if (name == "/exit" || name == "/reset") {
+      fail_usage("expected {} alone, found {} behind it", name, json::quoted(rest));
     } else {
       fail_usage("expected a command that /help lists, found {}", json::quoted(name));
     }

@@ -28,7 +28,8 @@ json::Value settings_of(const SamplingParams& p) {
 
 std::string shown_settings(const SamplingParams& params) {
   std::string text;
-  for (const auto& [name, value] : settings_of(params).as_object())
+  const json::Value settings = settings_of(params);  // a loop keeps no temporary's members
+  for (const auto& [name, value] : settings.as_object())
     text += fmt::format("  {:20} {}\n", name, json::dump(value));
   return text;
 }

@@ -1,4 +1,4 @@
-// What /set changes in a conversation, and how a conversation is kept in a file.
+// The settings that /set changes in a conversation, and the file that keeps a conversation.
 #pragma once
 
 #include <string>

@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
-"""invar chat on a terminal: banner, /help, line editing, history that a later chat still has, words that are not torn.
+"""invar chat on a terminal: banner, commands, line editing, history that a later chat still has, words that are not torn.
 Usage: chat_terminal_test.py INVAR"""
 
 import fcntl
+import json
 import os
 import pathlib
 import pty
@@ -84,6 +85,44 @@ def check_editing(command, state):
     return " ".join(answer.split())
 
 
+def check_commands(command, state):
+    """Each command says what it did or what it expected, and the chat goes on."""
+    terminal = Terminal(command, state)
+    at = terminal.wait_for(r"> ", terminal.wait_for("lists the commands"))
+
+    def shows(line, pattern):
+        nonlocal at
+        terminal.send(line + "\r")
+        at = terminal.wait_for(r"(^|\n)> $", terminal.wait_for(pattern, at))
+
+    kept = state + "/kept.json"
+    for line, pattern in [
+            ("/set", r"temperature +0\.0\r\n(.*\n)* +max_tokens +60\r\n +seed +0\r\n"),
+            ("/set max_tokens 3", r"\n"),
+            ("/set", r" max_tokens +3\r\n"),
+            ("/set color 3", r'expected a setting that /set shows, found "color"'),
+            ("/set temperature hot", r'expected temperature as a number, found "hot"'),
+            ("/set max_tokens 0", r"max_tokens.*found 0"),
+            ("/set top_p", r'expected /set NAME VALUE, found "top_p"'),
+            ("/nothing", r'expected a command that /help lists, found "/nothing"'),
+            ("/reset now", r'expected /reset alone, found "now" behind it'),
+            ("/retry", r"expected a message to answer once more, found none"),
+            ("/save", r"expected /save FILE, found no FILE"),
+            ("/load /nowhere.json", r"/nowhere\.json: cannot be opened"),
+            ("/system Be kind.", r"\n"),
+            ("Once", r"\n.+\r\n"),
+            ("/retry", r"\n.+\r\n"),
+            ("/set", r" max_tokens +3\r\n +seed +1\r\n"),
+            (f"/save {kept}", r"\n"),
+            (f"/load {kept}", r"3 messages")]:
+        shows(line, pattern)
+    terminal.send("/exit \r")
+    assert terminal.end() == 1  # some were refused
+    messages = json.loads(pathlib.Path(kept).read_text())["messages"]
+    assert [one["role"] for one in messages] == ["system", "user", "assistant"], messages
+    assert messages[0]["content"] == "Be kind.", messages
+
+
 def check_history(command, state):
     """The other chat's line comes back with Up."""
     terminal = Terminal(command, state)
@@ -102,6 +141,7 @@ def main():
         answer = check_editing(command, state)
         check_history(command, state)
         assert (pathlib.Path(state) / "invar/chat_history").exists()
+        check_commands(command, state)
     # The same question through a pipe: the words are the same, and no line is broken.
     piped = subprocess.run(command, input="Tell me a story.\n", text=True, capture_output=True, check=True).stdout
     assert " ".join(piped.split()) == answer, f"expected {answer!r}, found {piped!r}"
