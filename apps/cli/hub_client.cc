@@ -1,6 +1,5 @@
 #include "hub_client.h"
 
-#include <curl/curl.h>
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <openssl/evp.h>
@@ -22,6 +21,7 @@
 #include "base/error.h"
 #include "base/input_file.h"
 #include "base/json.h"
+#include "hub_transfer.h"
 
 namespace invar::cli {
 
@@ -29,19 +29,15 @@ namespace fs = std::filesystem;
 
 namespace {
 
-constexpr size_t kMostListBytes = 64 << 20, kMostFiles = 10'000, kMostErrorBytes = 400;
+constexpr size_t kMostListBytes = 64 << 20, kMostFiles = 10'000;
 constexpr int kAtOnce = 4, kTries = 5;
-constexpr long kConnectSeconds = 20, kStillSeconds = 60;
-
-using Easy = std::unique_ptr<CURL, decltype(&curl_easy_cleanup)>;
-using HeaderList = std::unique_ptr<curl_slist, decltype(&curl_slist_free_all)>;
 
 std::string variable(const char* name) {
   const char* value = std::getenv(name);
   return value ? value : "";
 }
 
-// Of huggingface-cli login, where the environment has none.
+// The token that huggingface-cli login kept, where the environment has none.
 std::string token_of_home() {
   std::error_code ignored;
   const std::string home = fs::path(hub_cache()).parent_path().string() + "/token";
@@ -52,56 +48,6 @@ std::string token_of_home() {
       token.end());
   return token;
 }
-
-// One request: its body goes to a function that may end it.
-class Transfer {
- public:
-  using Take = std::function<bool(const char* data, size_t bytes)>;
-
-  Transfer(const std::string& url, const std::string& token, Take take)
-      : take_(std::move(take)),
-        handle_(curl_easy_init(), curl_easy_cleanup),
-        headers_(token.empty()
-                     ? nullptr
-                     : curl_slist_append(nullptr, ("Authorization: Bearer " + token).c_str()),
-                 curl_slist_free_all) {
-    CURL* h = handle_.get();
-    curl_easy_setopt(h, CURLOPT_URL, url.c_str());
-    curl_easy_setopt(h, CURLOPT_HTTPHEADER, headers_.get());
-    curl_easy_setopt(h, CURLOPT_USERAGENT, "invar");
-    // To another host the token does not go.
-    curl_easy_setopt(h, CURLOPT_FOLLOWLOCATION, 1L);
-    curl_easy_setopt(h, CURLOPT_MAXREDIRS, 10L);
-    curl_easy_setopt(h, CURLOPT_CONNECTTIMEOUT, kConnectSeconds);
-    curl_easy_setopt(h, CURLOPT_LOW_SPEED_LIMIT, 1L);
-    curl_easy_setopt(h, CURLOPT_LOW_SPEED_TIME, kStillSeconds);
-    curl_easy_setopt(h, CURLOPT_NOSIGNAL, 1L);
-    curl_easy_setopt(h, CURLOPT_WRITEFUNCTION, &Transfer::on_bytes);
-    curl_easy_setopt(h, CURLOPT_WRITEDATA, this);
-  }
-
-  void begin_at(int64_t offset) {
-    if (offset > 0)
-      curl_easy_setopt(handle_.get(), CURLOPT_RESUME_FROM_LARGE, static_cast<curl_off_t>(offset));
-  }
-  CURLcode run() { return code_ = curl_easy_perform(handle_.get()); }
-  long status() const {
-    long status = 0;
-    curl_easy_getinfo(handle_.get(), CURLINFO_RESPONSE_CODE, &status);
-    return status;
-  }
-  std::string what_failed() const { return curl_easy_strerror(code_); }
-
- private:
-  static size_t on_bytes(char* data, size_t one, size_t size, void* self) {
-    return static_cast<Transfer*>(self)->take_(data, one * size) ? one * size : 0;
-  }
-
-  Take take_;
-  Easy handle_;
-  HeaderList headers_;
-  CURLcode code_ = CURLE_OK;
-};
 
 // A path in a repository that leads nowhere else.
 bool is_safe(const std::string& path) {
@@ -134,7 +80,7 @@ HubFile file_of(const json::Value& sibling) {
   return file;
 }
 
-// What a hub's status means, for who asked.
+// Says what the hub's status means to a user.
 [[noreturn]] void refuse(const std::string& what, long status, bool has_token,
                          const std::string& endpoint) {
   if (status == 401 || status == 403)
@@ -206,6 +152,7 @@ class Fetch {
   void run() {
     for (int tries = 1;; ++tries) {
       if (attempt()) break;
+      if (is_pointer(part_)) fail_as_pointer();  // a longer wait brings no more of it
       if (tries == kTries)
         fail("{}: the transfer was cut off {} times ({}); the same command goes on where it was",
              file_.path, kTries, why_);
@@ -232,16 +179,11 @@ class Fetch {
   }
 
   bool transfer(int out, int64_t there) {
-    std::string refusal;
     Transfer* self = nullptr;
     bool begun = false;
     const auto take = [&](const char* data, size_t bytes) {
       const long status = self->status();
-      if (status != 200 && status != 206) {
-        refusal.append(
-            data, std::min(bytes, kMostErrorBytes - std::min(refusal.size(), kMostErrorBytes)));
-        return true;
-      }
+      if (status != 200 && status != 206) return true;  // an error's page
       if (!std::exchange(begun, true)) restart(out, status == 206 ? there : 0);
       return write(out, data, bytes);
     };
@@ -302,19 +244,22 @@ class Fetch {
     return true;
   }
 
-  // What is wrong would be wrong each time: it goes.
+  [[noreturn]] void fail_as_pointer() const {
+    fs::remove(part_);
+    fail(
+        "{}: expected the file, found a pointer of Git LFS in its place: the hub at {} does not "
+        "serve large files",
+        file_.path, url_);
+  }
+
+  // Deletes a wrong file: going on with it would be wrong each time.
   void check() const {
     const bool is_git = file_.sha256.empty();
     if (file_.etag().empty()) return;
     const std::string found = hash_of(part_, is_git);
     if (found == file_.etag()) return;
-    const bool points = is_pointer(part_);
+    if (is_pointer(part_)) fail_as_pointer();
     fs::remove(part_);
-    if (points)
-      fail(
-          "{}: expected the file, found a pointer of Git LFS in its place: the hub at {} does not "
-          "serve large files",
-          file_.path, url_);
     fail("{}: expected the {} {}, found {}: what came was deleted", file_.path,
          is_git ? "git hash" : "SHA-256", file_.etag(), found);
   }
@@ -328,7 +273,7 @@ class Fetch {
   std::string why_, error_;
 };
 
-// Whatever the link shows now, it shows the blob from then on.
+// Makes the link show the blob, in the place of what it shows now.
 void link(const fs::path& snapshot, const HubFile& file, const std::string& blob) {
   const fs::path at = snapshot / file.path;
   make_directories(at.parent_path().string());
@@ -354,6 +299,9 @@ HubClient::HubClient() : endpoint_(variable("HF_ENDPOINT")), token_(variable("HF
   curl_global_init(CURL_GLOBAL_DEFAULT);
   if (endpoint_.empty()) endpoint_ = "https://huggingface.co";
   while (endpoint_.ends_with('/')) endpoint_.pop_back();
+  if (!endpoint_.starts_with("http://") && !endpoint_.starts_with("https://"))
+    fail_usage("expected HF_ENDPOINT as a URL with http:// or https://, found {}",
+               json::quoted(endpoint_));
   if (token_.empty()) token_ = token_of_home();
 }
 
@@ -418,7 +366,7 @@ void HubClient::fetch(const HubRepository& repository, const std::vector<HubFile
         const std::string blob = blobs + "/" + key;
         const Lock lock(locks + "/" + key + ".lock");
         const std::string url = fmt::format("{}/{}/resolve/{}/{}", endpoint_, repository.name,
-                                            repository.commit, file.path);
+                                            repository.commit, escaped(file.path));
         if (fs::exists(blob) && !file.etag().empty())
           done += std::max<int64_t>(file.bytes, 0);
         else

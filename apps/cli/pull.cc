@@ -21,7 +21,7 @@ bool ends_with_one_of(std::string_view path, std::initializer_list<std::string_v
   return std::ranges::any_of(ends, [&](std::string_view end) { return path.ends_with(end); });
 }
 
-// What a model is read from: configurations, vocabularies, templates, and weights as safetensors.
+// A model is read from configurations, vocabularies, templates, and weights as safetensors.
 bool is_of_model(const std::string& path, bool has_index) {
   const bool is_inner = path.find('/') != path.npos;
   const bool is_module = path.size() > 2 && std::isdigit(static_cast<unsigned char>(path[0])) &&
@@ -56,7 +56,7 @@ std::vector<HubFile> gguf_files(const HubRepository& repository, const HubName& 
   return files;
 }
 
-// What is to be fetched of a repository.
+// The files of a repository that are fetched.
 std::vector<HubFile> chosen(const HubRepository& repository, HubName& name) {
   const auto has = [&](auto is_it) { return std::ranges::any_of(repository.files, is_it); };
   const bool has_safetensors =
@@ -78,7 +78,16 @@ std::vector<HubFile> chosen(const HubRepository& repository, HubName& name) {
   return files;
 }
 
+// A directory of the same name hides a model of the hub from every command.
+void expect_no_path(const std::string& word) {
+  std::error_code ignored;
+  if (fs::exists(word, ignored))
+    fail_usage("expected a model of the hub, found {}, a path in this directory",
+               json::quoted(word));
+}
+
 int run_pull(const std::string& word) {
+  expect_no_path(word);
   auto name = hub_name(word);
   if (!name)
     fail_usage(
@@ -152,6 +161,7 @@ int run_list(bool as_json) {
 
 int run_rm(const std::vector<std::string>& words) {
   for (const std::string& word : words) {
+    expect_no_path(word);
     const auto name = hub_name(word);
     if (!name || !name->file.empty() || name->revision != "main")
       fail_usage("expected a model as OWNER/NAME, as invar list has it, found {}",
