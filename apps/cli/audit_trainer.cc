@@ -123,7 +123,7 @@ LogitsOf own_trainer(const ModelOptions& model, const std::vector<Text>& texts, 
   return [all](size_t i) { return (*all)[i]; };
 }
 
-// Of rows for all tokens of a text, or for the answer's alone, those that drew the answer.
+// The rows that drew the answer, of rows for all tokens of a text or for the answer's alone.
 std::vector<float> rows_of_answer(std::vector<float> found, const Text& text, size_t vocab,
                                   const std::string& where) {
   const size_t rows = found.size() / vocab;

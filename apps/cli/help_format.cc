@@ -59,7 +59,7 @@ class HelpFormat : public CLI::Formatter {
     return out.str();
   }
 
-  // Of a command with many options the ones that people need, and where the others are.
+  // A command with many options shows the ones that people need, and says where the others are.
   std::string make_help(const CLI::App* app, std::string name,
                         CLI::AppFormatMode mode) const override {
     const auto is_shown = [](const CLI::Option* one) {

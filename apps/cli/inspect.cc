@@ -46,8 +46,8 @@ void describe_shape(const DecoderSpec& s, json::Value& v) {
   v.set("tied_head", s.tied_head);
 }
 
-// Of weights as they are stored and of a cache that is full; what a step computes on its way comes
-// beside it.
+// The memory of weights as they are stored and of a cache that is full. A step needs more for what
+// it computes on its way.
 void describe_memory(const ModelDescription& model, const ModelSize& size,
                      const InspectFlags& flags, json::Value& v) {
   const DecoderSpec& s = model.spec();
@@ -95,7 +95,7 @@ json::Value describe(const InspectFlags& flags) {
   return v;
 }
 
-// What the side branches of one sequence's tree may take of --kv-cache-memory.
+// The bytes of --kv-cache-memory that the side branches of one sequence's tree may take.
 int64_t branch_bytes(const SpeculativeConfig& config, Model& model) {
   const EngineOptions engine;
   const auto proposer =
@@ -106,7 +106,7 @@ int64_t branch_bytes(const SpeculativeConfig& config, Model& model) {
                                     model.arithmetic().cache);
 }
 
-// What is known of the weights and by a drafter's.
+// Adds the facts that need the weights read, or a drafter's.
 void describe_loaded(const InspectFlags& flags, json::Value& v) {
   const bool drafts = !flags.drafts.json.empty() || !flags.drafts.method.empty();
   if (!drafts && !flags.with_digest) return;

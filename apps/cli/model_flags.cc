@@ -14,6 +14,7 @@
 #include "engine/host_job.h"
 #include "kernels/cuda/cuda_kernels.h"
 #include "kernels/limits.h"
+#include "model/families/presets.h"
 #include "session/hub_names.h"
 #include "speculative/method_names.h"
 #include "switch_flag.h"
@@ -227,6 +228,10 @@ ModelOptions resolved(const ModelFlags& flags) {
     options.model = options.load_format == "auto" ? bundled_model() : "tiny";
   else if (options.load_format == "auto")
     options.model = found_model(options.model);
+  if (std::error_code ignored; options.load_format == "auto" && is_preset(options.model) &&
+                               !std::filesystem::exists(options.model, ignored))
+    fail_usage("expected a model directory, found the preset {}: --load-format dummy:1 makes it",
+               options.model);
   return options;
 }
 

@@ -45,7 +45,7 @@ void add_recipe_flags(CLI::App& command, RecipeFlags& flags, RunControl& run,
       ->capture_default_str();
   command.add_flag("--extend", run.extends,
                    "Go on from a checkpoint of a run of fewer steps: from there on the learning "
-                   "rate falls along the recipe's");
+                   "rate falls along the recipe's steps");
   command.add_option("--until", run.until, "Stop after this step, with a checkpoint")
       ->check(at_least(0));
   command.add_flag("--json", flags.json, "Print the result as JSON, and no progress");

@@ -248,7 +248,7 @@ void set_reach(ServeFlags& flags) {
                o.keys.client.size());
 }
 
-// What clients are shown of the model; its weights are not read.
+// The facts of the model that clients are shown; its weights are not read.
 server::ModelCard card_of(const ModelOptions& options) {
   const ModelConfig config = read_model_config(options);
   const ModelSize size = size_of(*open_weights(options, config));
@@ -433,7 +433,9 @@ int run_serve(ServeFlags flags) {
 
 void add_serve(CLI::App& app, Action& action) {
   CLI::App* command =
-      app.add_subcommand("serve", "Serve a model over HTTP, for OpenAI's and Anthropic's clients");
+      app.add_subcommand("serve",
+                         "Serve a model over HTTP, for clients of OpenAI, Anthropic, Ollama and "
+                         "llama.cpp");
   auto flags = std::make_shared<ServeFlags>();
   add_serve_flags(*command, *flags);
   command->callback([&action, flags, command] {

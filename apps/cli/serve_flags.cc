@@ -151,7 +151,7 @@ void take_sampling(const std::string& text, ServeFlags& flags) {
   }
 }
 
-// What requests leave open.
+// Adds flags for the parameters that requests leave open.
 void add_default_sampling(CLI::App& command, ServeFlags& flags) {
   const auto add = [&](const char* flag, const char* field, const char* what) {
     command.add_option_function<double>(

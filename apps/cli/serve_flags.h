@@ -25,7 +25,7 @@ struct ServeFlags {
   std::string receipt_key;
   std::string template_file, tool_parser = "auto", thought_parser = "auto",
                              generation_config = "auto";
-  // What requests leave open, where it is not to be the model's: by the names of requests' fields.
+  // Values of fields that requests leave open, by the fields' names; the model has the others.
   json::Value sampling = json::Object();
   int header_seconds = 10, body_seconds = 30, idle_seconds = 75, write_seconds = 30;
   int comment_seconds = 15;

@@ -8,7 +8,7 @@ _CHUNK = 4096  # logits
 
 
 def position_hash(logits: Any) -> bytes:
-    """Of one position's logits: a float32 array [V] of numpy."""
+    """The hash of one position's logits: a float32 array [V] of numpy."""
     import numpy
     row = numpy.asarray(logits, dtype="<f4") + numpy.float32(0)  # -0 as +0
     chunks = (hashlib.sha256(row[begin:begin + _CHUNK].tobytes()).digest() for begin in range(0, len(row), _CHUNK))
@@ -16,7 +16,10 @@ def position_hash(logits: Any) -> bytes:
 
 
 def logits_hash(rows: Any) -> str:
-    """Of the positions that drew an answer's tokens, in their order: [n, V]. Equal to outputs[i].logits_hash where every bit is."""
+    """The hash of the positions that drew an answer's tokens, in their order: [n, V].
+
+    It equals outputs[i].logits_hash where every bit is equal.
+    """
     value = bytes(32)
     for row in rows:
         value = hashlib.sha256(value + position_hash(row)).digest()

@@ -528,7 +528,7 @@ TEST(SampledTraining, ATemperatureIsAHeadOfOtherWeights) {
   EXPECT_NE(plain, twice);
 }
 
-// What top-k leaves out has no part in the sum, and no gradient goes to it.
+// Tokens that top-k leaves out have no part in the sum, and no gradient goes to them.
 TEST(SampledTraining, WhatIsLeftOutHasNoPart) {
   TrainerOptions options = tiny_options(tiny_models()[0].spec);
   options.sampled.top_k = 1;

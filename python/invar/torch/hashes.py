@@ -7,7 +7,7 @@ from .. import hashes
 
 
 def logits_hash(logits: Tensor) -> str:
-    """Of the positions that drew an answer's tokens [n, V] (the prompt's last position first): an answer's logits_hash.
+    """The logits_hash of an answer, by the positions that drew its tokens [n, V] (the prompt's last position first).
 
     Equal to outputs[i].logits_hash where every bit of every logit is equal, of the whole vocabulary at each position.
     """

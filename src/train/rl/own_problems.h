@@ -16,7 +16,7 @@ struct OwnTasks {
   // exact: the answer is the right one; last_line: its last line is that of the right one;
   // contains: the right one stands in it. Each of an answer that came to its end by itself.
   std::string reward = "exact";
-  // What judges instead: a program (RewardProcess), or FILE:NAME of a Python function.
+  // A program judges instead (RewardProcess), or FILE:NAME of a Python function.
   std::vector<std::string> command;
   std::string python;
   int64_t held_out = 0;  // lines at the end that are for evaluation alone
@@ -32,12 +32,12 @@ class OwnProblems {
 
   // Line `index` of those to learn from, or of those held out, going round.
   Problem make(corpus::Split split, int64_t index) const;
-  // Of a conversation of one turn.
+  // The reward in a conversation of one turn.
   double reward(const Problem& problem, const std::string& answer, bool ended);
   Judgement judge(const Spoken& spoken);
   // SHA-256 of the lines.
   const std::string& digest() const { return digest_; }
-  // What judges, as a run's identity has it: a name, the words of a command, or the function with
+  // The judge, as a run's identity has it: a name, the words of a command, or the function with
   // its file's SHA-256.
   const std::string& judge_name() const { return judge_; }
 

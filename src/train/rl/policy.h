@@ -44,7 +44,7 @@ std::vector<double> advantages(Method method, std::span<const double> rewards);
 // exp(trainer - sampler), exactly 1 where they are equal.
 double importance_ratio(float sampler, float trainer);
 
-// What the weights of an answer of `tokens` tokens are multiplied by. `most`: tokens that an answer
+// The factor of the weights of an answer of `tokens` tokens. `most`: tokens that an answer
 // may have; `mean`: that the step's answers have, on average.
 double token_share(Method method, double tokens, double most, double mean);
 

@@ -24,7 +24,7 @@ struct Rollout {
   }
 };
 
-// What a trainer says to each answer.
+// A trainer's judgement of each answer's tokens.
 struct TokenScores {
   std::vector<std::vector<float>> log_probabilities;  // of each token
   double entropy = 0;                                 // mean over the sampled tokens
@@ -32,7 +32,7 @@ struct TokenScores {
 
 std::vector<double> advantages_of(const Rollout& rollout, Method method);
 
-// What a step learns from.
+// The rollout from which a step learns.
 struct Lesson {
   const Rollout& rollout;
   const TokenScores& scores;     // of the trainer now

@@ -48,7 +48,7 @@ std::pair<std::string, std::string> parts_of(const std::string& function) {
 
 }  // namespace
 
-// What the function prints goes to the standard error.
+// The function's own prints go to the standard error.
 std::vector<std::string> python_command(const std::string& function) {
   static constexpr const char* kCaller = R"(
 import importlib.util, inspect, json, os, sys

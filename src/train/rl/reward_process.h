@@ -10,7 +10,7 @@
 
 namespace invar::rl {
 
-// What the model said in a turn of a conversation.
+// The answer of the model in a turn of a conversation.
 struct Spoken {
   const Problem& problem;
   std::string answer;

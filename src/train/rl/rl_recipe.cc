@@ -99,7 +99,7 @@ std::vector<Variant> read_runs(TomlSection& root, const RlRecipe& recipe) {
   return runs;
 }
 
-// What does not go together.
+// Refuses settings that do not go together.
 void check_policy(const RlRecipe& r) {
   const SamplingParams& s = r.trainer.sampled;
   const bool filters = s.top_p != 1 || s.top_k > 0 || s.min_p != 0;
@@ -188,7 +188,7 @@ json::Value RlRecipe::identity(const std::string& model_digest) const {
                    {"sampler arithmetic", sampler.arithmetic},
                    {"sampler weights", sampler.weights}};
   if (sampler.replays_routes) identity.set("replayed routes", true);
-  // What a run of an earlier version had without saying it is not said.
+  // Settings that an earlier version had without saying so are not said.
   const SamplingParams& s = trainer.sampled;
   if (policy.clip_high != policy.clip) identity.set("policy clip_high", policy.clip_high);
   if (policy.updates != 1) identity.set("updates", policy.updates);

@@ -22,7 +22,7 @@ struct Question {
 struct Answer {
   std::vector<int32_t> tokens;           // with the end-of-sequence token when `ended`
   std::vector<float> log_probabilities;  // of the tokens, as the sampling code returned them
-  // Of several turns: which tokens an environment said; no policy sampled these. Empty: none.
+  // The tokens that an environment said between turns; no policy sampled these. Empty: none.
   std::vector<uint8_t> given = {};
   bool ended = false;  // by itself, not by its length
   // Where the question asked: the experts of every token of both but the last, [.][layers][chosen].
