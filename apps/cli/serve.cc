@@ -329,6 +329,8 @@ class Served {
       const std::string name = one.substr(0, sign);
       if (std::ranges::count(flags.names, name) > 0)
         fail_usage("{} is the name of the model and of an adapter", json::quoted(name));
+      if (adapters_->find(name))
+        fail_usage("{} is the name of two adapters in --lora-modules", json::quoted(name));
       adapters_->load(name, one.substr(sign + 1), false);
     }
   }

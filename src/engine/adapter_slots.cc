@@ -20,7 +20,6 @@ std::optional<int32_t> AdapterSlots::take(const RequestAdapter& adapter) {
   };
   auto found = std::ranges::find_if(slots_, is_same);
   if (found == slots_.end()) {
-    found = slots_.end();
     for (auto slot = slots_.begin(); slot != slots_.end(); ++slot)
       if (slot->live == 0 && (found == slots_.end() || slot->used < found->used)) found = slot;
     if (found == slots_.end()) return std::nullopt;

@@ -27,13 +27,6 @@ struct Target {
 };
 using Targets = std::map<std::string, Target>;
 
-std::string without_tower(std::string name) {
-  for (const auto& [tower, text] :
-       {std::pair{"language_model.model.", "model."}, {"model.language_model.", "model."}})
-    if (name.starts_with(tower)) return text + name.substr(std::string_view(tower).size());
-  return name;
-}
-
 bool is_adaptable(const StoredTensor& stored, const DecoderSpec& spec) {
   return std::ranges::all_of(stored.parts, [&](const StoredTensor::Part& part) {
     return std::ranges::count(kAdapted, part.of.role) > 0 && part.of.layer < spec.layers;
@@ -62,7 +55,9 @@ Targets targets_of(const PeftAdapter& adapter, const DecoderSpec& spec) {
            spec.family, json::quoted(module.name));
     expect_adapted(adapter, module, *found->second, spec);
     for (const StoredTensor::Part& part : found->second->parts)
-      targets[part.of.name] = {&module, part.at.row};
+      if (!targets.try_emplace(part.of.name, Target{&module, part.at.row}).second)
+        fail("{}: expected one adapter of a matrix, found {} for one that has another",
+             adapter.directory(), json::quoted(module.name));
   }
   return targets;
 }

@@ -8,13 +8,9 @@
 #include "base/error.h"
 #include "base/json.h"
 #include "model/adapter_weights.h"
-#include "model/families/families.h"
 #include "model/families/family_source.h"
 #include "model/families/quantised_checkpoint.h"
-#include "model/families/tensors.h"
 #include "weights/checkpoint_writer.h"
-#include "weights/gguf.h"
-#include "weights/hf_directory.h"
 
 namespace invar {
 
@@ -24,7 +20,7 @@ class MergedSource final : public TensorSource {
  public:
   MergedSource(const TensorSource& base, const PeftAdapter& adapter) : base_(base) {
     for (const AdapterModule& module : adapter.modules()) {
-      const std::string name = module.name + ".weight";
+      const std::string name = in_tower(base, without_tower(module.name) + ".weight");
       const DType type = base.info(name).dtype;
       if (type != DType::bf16 && type != DType::f32)
         fail("{}: expected BF16 or F32, to which an adapter is added, found {}", base.where(name),
@@ -80,23 +76,14 @@ class MergedSource final : public TensorSource {
 
 void write_merged(const std::string& from, const std::string& adapter_directory,
                   const std::string& to, ThreadPool& pool, const Conversion& how) {
-  if (is_gguf(from)) fail("{}: expected a directory of safetensors, found a GGUF file", from);
-  const HfDirectory directory = open_hf_directory(from);
-  ModelConfig config = parse_model_config(directory.config, directory.generation_config, from,
-                                          how.ignored_config_keys);
-  if (!config.quantization.is_null())
-    fail("{}: expected weights that are not quantised, found a quantization_config", from);
-  const auto stored = open_checkpoint(from);
-  const auto tensors = decoder_tensors(config.spec, *stored);
-  config.spec = spec_of_stored(config.spec, *tensors);
-  check_tensors(config.spec, *tensors);
+  const UnquantisedCheckpoint model = open_unquantised(from, how);
   const PeftAdapter adapter(adapter_directory);
-  expect_fits(adapter, config.spec);
+  expect_fits(adapter, model.config.spec);
   adapter.digest(pool);  // all of it is finite
-  write_checkpoint(to, MergedSource(*stored, adapter), pool, {.progress = how.progress});
+  write_checkpoint(to, MergedSource(*model.stored, adapter), pool, {.progress = how.progress});
   copy_texts(from, to);
   write_file_atomically((std::filesystem::path(to) / "config.json").string(),
-                        json::dump(directory.config, 2));
+                        json::dump(model.directory.config, 2));
 }
 
 }  // namespace invar

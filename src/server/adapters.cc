@@ -30,7 +30,11 @@ void Server::load_adapter(std::shared_ptr<Exchange> exchange) {
   const json::Value body = json_body(exchange->request);
   const std::string name = told(body, "lora_name"), path = told(body, "lora_path");
   const json::Value* in_place = body.find("load_inplace");
-  const bool replaces = in_place && *in_place == json::Value(true);
+  if (in_place && !in_place->is_bool())
+    throw ApiError{
+        400, fmt::format("expected load_inplace as a boolean, found {}", in_place->type_name()), "",
+        "load_inplace"};
+  const bool replaces = in_place && in_place->as_bool();
   for (const std::string& served : model_.names)
     if (served == name)
       throw ApiError{400, fmt::format("{} is the name of the model", json::quoted(name)), "",

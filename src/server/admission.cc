@@ -268,6 +268,12 @@ void Admission::check_model(const std::string& name) const {
     return names(served, name) || names(served, name + ":latest");
   };
   if (name.empty() || std::ranges::any_of(model_.names, is_it)) return;
+  if (model_.adapters && model_.adapters->find(name))
+    throw ApiError{404,
+                   fmt::format("expected the model's name, since it answers this alone, found the "
+                               "adapter {}",
+                               json::quoted(name)),
+                   "model_not_found", "model"};
   throw ApiError{404, fmt::format("the model {} does not exist", json::quoted(name)),
                  "model_not_found", "model"};
 }

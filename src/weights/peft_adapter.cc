@@ -85,13 +85,19 @@ class Config {
         fail("{}: adapters with {} of {} are not computed; expected none", path, json::quoted(key),
              json::excerpt(value));
     const json::Value* rslora = root_.find("use_rslora");
-    by_root_ = rslora && !rslora->is_null() && rslora->as_bool();
+    if (rslora && !rslora->is_null() && !rslora->is_bool())
+      fail("{}: expected a boolean as use_rslora, found {}", path, json::excerpt(*rslora));
+    by_root_ = rslora && *rslora == json::Value(true);
     expect_plain_patterns("rank_pattern");
     expect_plain_patterns("alpha_pattern");
   }
 
   int64_t rank_of(const std::string& module) const {
-    return static_cast<int64_t>(number("r", "rank_pattern", module));
+    const double rank = number("r", "rank_pattern", module);
+    if (!(rank >= 1 && rank <= kMostAdapterRank && rank == std::floor(rank)))
+      fail("{}: expected a whole number of 1 to {} as the rank of {}, found {}", path_,
+           kMostAdapterRank, json::quoted(module), rank);
+    return static_cast<int64_t>(rank);
   }
   double scale_of(const std::string& module, int64_t rank) const {
     const double r = static_cast<double>(rank);
@@ -129,7 +135,9 @@ class Config {
 
   void expect_plain_patterns(const char* key) const {
     const json::Value* list = root_.find(key);
-    if (!list || !list->is_object()) return;
+    if (!list || list->is_null()) return;
+    if (!list->is_object())
+      fail("{}: expected an object as {}, found {}", path_, key, json::excerpt(*list));
     const auto is_plain = [](char c) {
       return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') ||
              c == '_' || c == '.' || c == '-';
@@ -208,11 +216,9 @@ PeftAdapter::PeftAdapter(const std::string& directory) : directory_(directory) {
     const auto& a = tensors_->info(found.a).shape;
     const auto& b = tensors_->info(found.b).shape;
     const int64_t rank = config.rank_of(name);
-    if (a[0] != b[1] || a[0] != rank || rank > kMostAdapterRank)
-      fail(
-          "{}: expected the rank {} of the configuration, at most {}, found A of [{}] and B of "
-          "[{}]",
-          tensors_->where(found.a), rank, kMostAdapterRank, fmt::join(a, ", "), fmt::join(b, ", "));
+    if (a[0] != b[1] || a[0] != rank)
+      fail("{}: expected the rank {} of the configuration, found A of [{}] and B of [{}]",
+           tensors_->where(found.a), rank, fmt::join(a, ", "), fmt::join(b, ", "));
     modules_.push_back({.name = name,
                         .inputs = a[1],
                         .outputs = b[0],

@@ -1,5 +1,5 @@
 // A low-rank adapter as PEFT saves it: a directory with adapter_config.json and
-// adapter_model.safetensors. What Invar does not compute is refused by its name, never left out.
+// adapter_model.safetensors. It refuses by name what Invar does not compute.
 #pragma once
 
 #include <memory>

@@ -163,10 +163,10 @@ TEST(AdaptersOfFamilies, AreTheNumbersOfMergedModels) {
 
 TEST(AdaptersOfFamilies, WhatHasNoneIsRefusedByItsName) {
   const DecoderSpec spec = preset_spec("tiny-moe");
-  const auto refusal = [&](const testing_adapter::Module& module) -> std::string {
+  const auto refusal = [&](const std::vector<testing_adapter::Module>& modules) -> std::string {
     const auto directory = std::filesystem::path(::testing::TempDir()) /
                            ("refused_adapter_" + std::to_string(::getpid()));
-    const PeftAdapter adapter(testing_adapter::write(directory, {module}, {}));
+    const PeftAdapter adapter(testing_adapter::write(directory, modules, {}));
     try {
       expect_fits(adapter, spec);
     } catch (const Error& error) {
@@ -175,7 +175,12 @@ TEST(AdaptersOfFamilies, WhatHasNoneIsRefusedByItsName) {
     return "";
   };
   const int64_t d = spec.hidden;
-  EXPECT_EQ(refusal({"model.layers.0.self_attn.q_proj", spec.query_width(), d}), "");
+  const testing_adapter::Module query = {"model.layers.0.self_attn.q_proj", spec.query_width(), d};
+  EXPECT_EQ(refusal({query}), "");
+  auto again = query;  // under the name that it has in a model that reads images, too
+  again.name = "model.language_model.layers.0.self_attn.q_proj";
+  EXPECT_EQ(refusal({again}), "");
+  EXPECT_NE(refusal({query, again}), "");
   for (const auto& module : std::vector<testing_adapter::Module>{
            {"model.layers.0.self_attn.q_proj", spec.query_width(), d + 1},
            {"model.layers.0.mlp.gate", 8, d},
@@ -183,7 +188,7 @@ TEST(AdaptersOfFamilies, WhatHasNoneIsRefusedByItsName) {
            {"model.layers.99.self_attn.q_proj", spec.query_width(), d},
            {"model.embed_tokens", spec.vocab, d},
            {"lm_head", spec.vocab, d}}) {
-    const std::string said = refusal(module);
+    const std::string said = refusal({module});
     EXPECT_NE(said.find(json::quoted(module.name)), said.npos) << module.name << ": " << said;
   }
 }

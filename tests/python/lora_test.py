@@ -42,6 +42,8 @@ class LoraTest(unittest.TestCase):
     def test_what_cannot_be_is_refused(self):
         with self.assertRaises(ValueError):
             self.llm.generate(["a", "b"], lora_request=[self.requests[0]])
+        with self.assertRaisesRegex(ValueError, "lora_path"):
+            self.llm.generate("a", lora_request=LoRARequest("none", 1, ""))
         with self.assertRaisesRegex(RuntimeError, "adapter_config.json"):
             self.llm.generate("a", lora_request=LoRARequest("none", 1, self.folder.name))
         with tiny() as plain, self.assertRaisesRegex(ValueError, "not enabled"):

@@ -40,6 +40,23 @@ def write_adapter(directory, config, seed, rank=4, modules=("q_proj", "o_proj", 
     return directory
 
 
+def tensors_of(path):
+    """The numbers of each tensor of BF16 or F32 in a file of safetensors."""
+    data = path.read_bytes()
+    (size,) = struct.unpack("<Q", data[:8])
+    tensors = {}
+    for name, entry in json.loads(data[8:8 + size]).items():
+        if name == "__metadata__":
+            continue
+        begin, end = (8 + size + at for at in entry["data_offsets"])
+        if entry["dtype"] == "F32":
+            tensors[name] = struct.unpack(f"<{(end - begin) // 4}f", data[begin:end])
+        else:
+            halves = struct.unpack(f"<{(end - begin) // 2}H", data[begin:end])
+            tensors[name] = struct.unpack(f"<{len(halves)}f", struct.pack(f"<{len(halves)}I", *(half << 16 for half in halves)))
+    return tensors
+
+
 class AdaptersTest(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
@@ -103,7 +120,9 @@ class AdaptersTest(unittest.TestCase):
             if status == 400 and "template" in json.dumps(answer):
                 continue  # the made model has none
             self.assertEqual((status, answer.get("model")), (200, "a"), answer)
-        self.assertEqual(self.ask("POST", "/v1/embeddings", {"model": "a", "input": "x"})[0], 404)  # computed by the model alone
+        status, _, said = self.ask("POST", "/v1/embeddings", {"model": "a", "input": "x"})  # computed by the model alone
+        self.assertEqual(status, 404)
+        self.assertIn("found the adapter", said["error"]["message"])
 
     def test_the_command_line_has_the_same_bits(self):
         answer = self.answer("b", receipt=True, temperature=0)
@@ -141,7 +160,8 @@ class AdaptersTest(unittest.TestCase):
         self.assertEqual(self.ask("POST", "/v1/load_lora_adapter", {**again, "load_inplace": True})[0], 200)
         self.assertEqual(self.text("c"), self.text("b"))
         for body in ({"lora_name": "d", "lora_path": str(self.root)}, {"lora_name": "m", "lora_path": path}, {"lora_name": "d"},
-                     {"lora_name": "", "lora_path": path}, {"lora_name": "x" * 300, "lora_path": path}):
+                     {"lora_name": "", "lora_path": path}, {"lora_name": "x" * 300, "lora_path": path},
+                     {"lora_name": "d", "lora_path": path, "load_inplace": "yes"}):
             self.assertEqual(self.ask("POST", "/v1/load_lora_adapter", body)[0], 400, body)
         self.assertEqual(self.server.ask("POST", "/v1/load_lora_adapter", again)[0], 401)  # without a key
         self.assertEqual(self.ask("POST", "/v1/unload_lora_adapter", {"lora_name": "c"})[0], 200)
@@ -171,19 +191,46 @@ class AdaptersTest(unittest.TestCase):
             shutil.rmtree(self.adapters[0])
             shutil.copytree(held, self.adapters[0])
 
-    def test_merging_makes_another_model(self):
-        merged = self.root / "merged"
-        done = subprocess.run([INVAR, "convert", str(self.model), str(merged), "--merge-lora", str(self.adapters[0])], capture_output=True,
+    def merged(self, adapter, name):
+        done = subprocess.run([INVAR, "convert", str(self.model), str(self.root / name), "--merge-lora", str(adapter)], capture_output=True,
                               text=True)
         self.assertEqual(done.returncode, 0, done.stderr)
         self.assertIn("another model", done.stdout)
+        return self.root / name
+
+    def test_merging_makes_another_model(self):
+        merged = self.merged(self.adapters[0], "merged")
+        found, plain = (tensors_of(directory / "model.safetensors") for directory in (merged, self.model))
+        adapter = tensors_of(self.adapters[0] / "adapter_model.safetensors")
+        self.assertEqual(set(found), set(plain))
+        # 256 elements of one matrix are W + s B A, to a bf16; a matrix without an adapter is as it was.
+        name = "model.layers.1.self_attn.q_proj"
+        a, b = (adapter[f"base_model.model.{name}.lora_{which}.weight"] for which in "AB")
+        width, rank = len(a) // 4, 4
+        for i in range(0, len(plain[name + ".weight"]), max(1, len(plain[name + ".weight"]) // 256)):
+            wanted = plain[name + ".weight"][i] + 8 / rank * sum(
+                b[i // width * rank + r] * a[r * width + i % width] for r in range(rank))
+            self.assertAlmostEqual(found[name + ".weight"][i], wanted, delta=abs(wanted) / 256 + 1e-6)
+        self.assertNotEqual(found[name + ".weight"], plain[name + ".weight"])
+        self.assertEqual(found["model.layers.1.mlp.up_proj.weight"], plain["model.layers.1.mlp.up_proj.weight"])
         inspected = subprocess.run([INVAR, "generate", str(merged), "-p", "Hello", "--max-tokens", "4", "--json", "--threads", "1"],
                                    capture_output=True, text=True)
         self.assertEqual(inspected.returncode, 0, inspected.stderr)
 
+    def test_names_of_a_model_with_images_are_understood(self):
+        renamed = write_adapter(self.root / "renamed", json.loads((self.model / "config.json").read_text()), 0)
+        path = renamed / "adapter_model.safetensors"
+        data = path.read_bytes()
+        (size,) = struct.unpack("<Q", data[:8])
+        header = data[8:8 + size].replace(b"base_model.model.model.", b"base_model.model.model.language_model.")
+        path.write_bytes(struct.pack("<Q", len(header)) + header + data[8 + size:])
+        merged = [self.merged(adapter, name) / "model.safetensors" for adapter, name in ((self.adapters[0], "one"), (renamed, "other"))]
+        self.assertEqual(*(path.read_bytes() for path in merged))
+
     def test_what_cannot_be_served_is_refused_at_start(self):
         for flags, said in ((["--lora-modules", "a"], "NAME=DIRECTORY"), (["--lora-modules", f"m={self.adapters[0]}"], "name of the model"),
                             (["--lora-modules", f"a={self.root}"], "adapter_config.json"),
+                            (["--lora-modules", f"a={self.adapters[0]}", f"a={self.adapters[1]}"], "name of two adapters"),
                             (["--lora-modules", f"a={self.adapters[0]}", "--max-lora-rank", "2"], "rank 4"),
                             (["--lora-modules", f"a={self.adapters[0]}", "--arith", "control"], "control")):
             done = subprocess.run([INVAR, "serve", str(self.model), "--served-model-name", "m", "--port", "0", *fast_and([]), *flags],

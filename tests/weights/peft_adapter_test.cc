@@ -98,6 +98,18 @@ TEST(PeftAdapter, AWrongOneIsRefused) {
   EXPECT_NE(refusal({.more = {{"r", 5}}}), "");
   EXPECT_NE(refusal({.rank = 300}), "");
   EXPECT_NE(refusal({.more = {{"lora_alpha", "x"}}}), "");
+  for (const auto& [key, value] :
+       std::vector<std::pair<std::string, json::Value>>{{"r", 4.5},
+                                                        {"r", 1e300},
+                                                        {"r", -4},
+                                                        {"r", 0},
+                                                        {"use_rslora", "yes"},
+                                                        {"rank_pattern", json::Array{"q_proj"}},
+                                                        {"alpha_pattern", 5}}) {
+    const std::string said = refusal({.more = {{key, value}}});
+    EXPECT_NE(said.find(key == "r" ? "rank" : key), said.npos) << key << ": " << said;
+    EXPECT_NE(said.find("adapter_config.json"), said.npos) << said;
+  }
   EXPECT_NE(refusal({.more = {{"rank_pattern", json::Object{{"(a+)+b", 4}}}}}), "");
   EXPECT_THROW(PeftAdapter(directory() + "/none"), Error);
   testing_adapter::Tensors other;

@@ -158,11 +158,11 @@ class FamilySource : public TensorSource {
   StoredAt found_place(const DecoderSpec& spec, const TensorSpec& tensor) const {
     StoredAt at = place_of(spec, tensor, &stored_);
     if (stored_.has_gguf_names()) return at;
-    if (spec.is_text_tower) at.tensor = in_tower(at.tensor);
+    if (spec.is_text_tower) at.tensor = in_tower(stored_, at.tensor);
     if (stored_.has(at.tensor)) return at;
     std::vector<StoredAt> there = other_places(spec, tensor);
     if (spec.is_text_tower)
-      for (StoredAt& other : there) other.tensor = in_tower(other.tensor);
+      for (StoredAt& other : there) other.tensor = in_tower(stored_, other.tensor);
     std::erase_if(there, [&](const StoredAt& other) { return !stored_.has(other.tensor); });
     // Inputs may be rows or columns: the shape says which.
     const auto fits = [&](const StoredAt& other) {
@@ -171,14 +171,6 @@ class FamilySource : public TensorSource {
     const auto found = std::ranges::find_if(there, fits);
     if (found != there.end()) return std::move(*found);
     return there.empty() ? at : std::move(there.front());
-  }
-
-  std::string in_tower(const std::string& name) const {
-    if (stored_.has(name)) return name;
-    for (const std::string_view tower : kTowerPrefixes)
-      if (const std::string other = renamed(name, {{"model.", tower}}); stored_.has(other))
-        return other;
-    return name == "lm_head.weight" ? "language_model.lm_head.weight" : name;
   }
 
   static bool is_no_text(std::string_view name) {
@@ -276,6 +268,20 @@ class OwningSource final : public FamilySource {
 };
 
 }  // namespace
+
+std::string in_tower(const TensorSource& stored, const std::string& name) {
+  if (stored.has(name)) return name;
+  for (const std::string_view tower : kTowerPrefixes)
+    if (const std::string other = renamed(name, {{"model.", tower}}); stored.has(other))
+      return other;
+  return name == "lm_head.weight" ? "language_model.lm_head.weight" : name;
+}
+
+std::string without_tower(const std::string& name) {
+  for (const std::string_view tower : kTowerPrefixes)
+    if (name.starts_with(tower)) return "model." + name.substr(tower.size());
+  return name;
+}
 
 bool stores_otherwise(const DecoderSpec& spec) {
   const Family* family = find_family(&Family::name, spec.family);

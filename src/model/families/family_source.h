@@ -14,6 +14,11 @@ std::unique_ptr<TensorSource> decoder_tensors(const DecoderSpec& spec,
                                               std::unique_ptr<TensorSource> stored);
 // The same beside its owner.
 std::unique_ptr<TensorSource> decoder_tensors(const DecoderSpec& spec, const TensorSource& stored);
+// A model that reads images, too, has its text's part under another name, which tools of different
+// ages write differently: the name under which `stored` has a tensor of the text's part, and a
+// tensor's or module's name where there is that part alone.
+std::string in_tower(const TensorSource& stored, const std::string& name);
+std::string without_tower(const std::string& name);
 // Whether a family's checkpoints hold other tensors than the decoder's.
 bool stores_otherwise(const DecoderSpec& spec);
 // Whether they hold the decoder's but for w where the decoder has 1 + w, in its vectors.

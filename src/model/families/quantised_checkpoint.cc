@@ -8,13 +8,11 @@
 
 #include "base/atomic_file.h"
 #include "base/error.h"
-#include "model/families/families.h"
 #include "model/families/family_source.h"
 #include "model/families/tensors.h"
 #include "numerics/e4m3.h"
 #include "weights/checkpoint_writer.h"
 #include "weights/gguf.h"
-#include "weights/hf_directory.h"
 
 namespace invar {
 
@@ -148,23 +146,29 @@ void copy_texts(const std::string& from, const std::string& to) {
   }
 }
 
-namespace {
-
-void write_quantised(const std::string& from, const std::string& to, const ByteFormat& format,
-                     const json::Value& quantization, ThreadPool& pool, const Conversion& how) {
+UnquantisedCheckpoint open_unquantised(const std::string& from, const Conversion& how) {
   if (is_gguf(from))
     fail("{}: expected a directory of weights that are not quantised yet, found a GGUF file", from);
-  const HfDirectory directory = open_hf_directory(from);
+  HfDirectory directory = open_hf_directory(from);
   ModelConfig config = parse_model_config(directory.config, directory.generation_config, from,
                                           how.ignored_config_keys);
   if (!config.quantization.is_null())
     fail("{}: expected weights that are not quantised yet, found a quantization_config", from);
-  const auto stored = open_checkpoint(from);
+  auto stored = open_checkpoint(from);
   const auto tensors = decoder_tensors(config.spec, *stored);
   config.spec = spec_of_stored(config.spec, *tensors);
   check_tensors(config.spec, *tensors);
+  return {std::move(directory), std::move(config), std::move(stored)};
+}
+
+namespace {
+
+void write_quantised(const std::string& from, const std::string& to, const ByteFormat& format,
+                     const json::Value& quantization, ThreadPool& pool, const Conversion& how) {
+  const UnquantisedCheckpoint model = open_unquantised(from, how);
+  const auto& stored = model.stored;
   std::vector<std::string> quantised;
-  for (const StoredTensor& tensor : stored_tensors(config.spec)) {
+  for (const StoredTensor& tensor : stored_tensors(model.config.spec)) {
     if (!tensor.parts[0].of.takes_quantised || tensor.shape.size() != 2) continue;
     if (stored->info(tensor.name).dtype != DType::bf16)
       fail("{}: expected BF16, of which numbers of 8 bits are made, found {}",
@@ -174,7 +178,7 @@ void write_quantised(const std::string& from, const std::string& to, const ByteF
   write_checkpoint(to, QuantisedSource(*stored, format, quantised, pool), pool,
                    {.progress = how.progress, .byte_type = format.dtype});
   copy_texts(from, to);
-  json::Value written = directory.config;
+  json::Value written = model.directory.config;
   written.set("quantization_config", quantization);
   write_file_atomically((fs::path(to) / "config.json").string(), json::dump(written, 2));
 }

@@ -3,11 +3,14 @@
 // with one for each block of 128 x 128, as DeepSeek and Qwen publish FP8 (numerics 2.2).
 #pragma once
 
+#include <memory>
 #include <string>
 
 #include "base/json.h"
 #include "base/thread_pool.h"
 #include "model/families/conversion.h"
+#include "model/families/families.h"
+#include "weights/hf_directory.h"
 
 namespace invar {
 
@@ -25,6 +28,16 @@ void write_w8a8(const std::string& from, const std::string& to, ThreadPool& pool
 // The same with numbers of e4m3; s is the largest |w| of the block / 448, in `weight_scale_inv`.
 void write_fp8(const std::string& from, const std::string& to, ThreadPool& pool,
                const Conversion& how = {});
+
+// A model directory that is made into another one, with what its config.json says and its tensors
+// as they are stored.
+struct UnquantisedCheckpoint {
+  HfDirectory directory;
+  ModelConfig config;
+  std::unique_ptr<TensorSource> stored;
+};
+// Throws Error where the weights are quantised or are not what config.json says.
+UnquantisedCheckpoint open_unquantised(const std::string& from, const Conversion& how);
 
 // Copies the files of a model's directory that stand beside weights and config.json.
 void copy_texts(const std::string& from, const std::string& to);
