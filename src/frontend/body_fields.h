@@ -1,7 +1,9 @@
 // The fields of a request's body by name. What is null was not given.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
+#include <iterator>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -32,6 +34,11 @@ auto within(std::string_view field, F f) {
   } catch (const UsageError& error) {
     throw FieldError(field, error.what());
   }
+}
+
+template <size_t N>
+bool among(std::string_view name, const std::string_view (&names)[N]) {
+  return std::ranges::find(names, name) != std::end(names);
 }
 
 // All throw UsageError, with the field's name, where a value is not of its kind.

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "frontend/body_fields.h"
 #include "frontend/responses.h"
 
 namespace invar::openai {
@@ -18,11 +19,6 @@ constexpr std::string_view kOfItems[] = {
     "status", "text", "summary", "encrypted_content", "refusal"};
 // What a call of another tool than a function was made with.
 constexpr std::string_view kOfCalls[] = {"input", "action", "operation"};
-
-template <size_t N>
-bool among(std::string_view name, const std::string_view (&names)[N]) {
-  return std::ranges::find(names, name) != std::end(names);
-}
 
 // An item of an input, or a part of its content.
 json::Value kept_item(const json::Value& item) {

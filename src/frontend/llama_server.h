@@ -7,7 +7,7 @@
 #include "frontend/answer_builder.h"
 #include "frontend/answer_times.h"
 #include "frontend/openai.h"
-#include "frontend/openai_events.h"
+#include "frontend/single_writer.h"
 
 namespace invar::llama_server {
 
@@ -32,27 +32,15 @@ json::Value answer_body(const openai::Request& request, const std::vector<TextAn
                         const AnswerTimes& times);
 
 // The answer to one prompt as events.
-class EventWriter final : public openai::StreamWriter {
+class EventWriter final : public openai::SingleWriter {
  public:
-  EventWriter(openai::Head head, const openai::Request& request, int64_t prompt_tokens,
-              const Tokenizer& tokenizer);
-
-  void push(size_t, const TokenOutput& output, std::string& out) override;
-  void set_cached(size_t, int64_t tokens) override { builder_.answer.cached = tokens; }
-  void set_times(const AnswerTimes& times) override { times_ = times; }
-  bool is_over(size_t) const override { return ended_; }
-  bool ended() const override { return ended_; }
-  void fail(const std::string& message, const char* code, std::string& out) override;
+  using SingleWriter::SingleWriter;
 
  private:
-  openai::Head head_;
-  const openai::Request& request_;
-  const Tokenizer& tokenizer_;
-  AnswerBuilder builder_;
-  AnswerTimes times_;
+  void show(const TokenOutput& output, const std::string& piece, std::string& out) override;
+  void show_error(const std::string& message, std::string& out) override;
+
   std::vector<int32_t> ids_;  // of the event to come
-  size_t shown_logprobs_ = 0;
-  bool ended_ = false;
 };
 
 }  // namespace invar::llama_server

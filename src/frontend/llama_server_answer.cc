@@ -3,7 +3,6 @@
 #include <algorithm>
 
 #include "base/ends.h"
-#include "frontend/failure.h"
 #include "frontend/llama_server.h"
 #include "frontend/openai_parts.h"
 
@@ -138,21 +137,7 @@ json::Value answer_body(const openai::Request& request, const std::vector<TextAn
   return all.size() == 1 ? first_of(all) : json::Value(std::move(all));
 }
 
-EventWriter::EventWriter(openai::Head head, const openai::Request& request, int64_t prompt_tokens,
-                         const Tokenizer& tokenizer)
-    : head_(std::move(head)),
-      request_(request),
-      tokenizer_(tokenizer),
-      builder_(tokenizer, request.base) {
-  builder_.answer.prompt_tokens.edit().resize(static_cast<size_t>(prompt_tokens));
-}
-
-void EventWriter::push(size_t, const TokenOutput& output, std::string& out) {
-  if (ended_) return;
-  const TextAnswer& answer = builder_.answer;
-  const std::string piece = builder_.push(output);
-  if (answer.finish == FinishReason::failed)
-    return fail(sentence_of_failure(answer.error), nullptr, out);
+void EventWriter::show(const TokenOutput& output, const std::string& piece, std::string& out) {
   if (output.has_token()) ids_.push_back(output.token);
   if (!piece.empty() && !request_.prompt_only) {
     json::Value body = json::Object{{"index", 0},
@@ -160,25 +145,20 @@ void EventWriter::push(size_t, const TokenOutput& output, std::string& out) {
                                     {"tokens", openai::ids_of(std::exchange(ids_, {}))},
                                     {"stop", false},
                                     {"id_slot", -1},
-                                    {"tokens_predicted", std::ssize(answer.tokens)},
-                                    {"tokens_evaluated", std::ssize(answer.prompt_tokens)}};
-    set_probabilities(request_, tokenizer_, std::span(answer.logprobs).subspan(shown_logprobs_),
-                      body);
-    shown_logprobs_ = answer.logprobs.size();
+                                    {"tokens_predicted", std::ssize(written().tokens)},
+                                    {"tokens_evaluated", std::ssize(written().prompt_tokens)}};
+    set_probabilities(request_, tokenizer_, new_logprobs(), body);
     out += "data: " + json::dump(body) + "\n\n";
   }
-  if (answer.finish == FinishReason::none) return;
-  const json::Value body = end_of(request_, answer, 0, head_, times_, tokenizer_, false);
+  if (written().finish == FinishReason::none) return;
+  const json::Value body = end_of(request_, written(), 0, head_, times_, tokenizer_, false);
   out += "data: " + json::dump(selected(body, request_.shown_fields)) + "\n\n";
-  ended_ = true;
 }
 
-void EventWriter::fail(const std::string& message, const char*, std::string& out) {
-  if (ended_) return;
+void EventWriter::show_error(const std::string& message, std::string& out) {
   const json::Value error =
       json::Object{{"code", 500}, {"message", message}, {"type", "server_error"}};
   out += "data: " + json::dump(json::Object{{"error", error}}) + "\n\n";
-  ended_ = true;
 }
 
 }  // namespace invar::llama_server

@@ -8,6 +8,7 @@
 #include "frontend/fill_in_middle.h"
 #include "frontend/foreign_fields.h"
 #include "frontend/llama_server.h"
+#include "frontend/openai_sampling.h"
 #include "frontend/request_limits.h"
 
 namespace invar::llama_server {
@@ -29,23 +30,6 @@ constexpr std::string_view kIdle[] = {"id_slot",           "cache_prompt",      
 // What would make an answer depend on the time.
 constexpr std::string_view kTimes[] = {"t_max_predict_ms", "t_max_prompt_ms"};
 constexpr size_t kMaxFiles = 256, kMaxFields = 64;
-
-template <size_t N>
-bool among(std::string_view name, const std::string_view (&names)[N]) {
-  return std::ranges::find(names, name) != std::end(names);
-}
-
-// llama.cpp counts the last 64 tokens, or `repeat_last_n`.
-void read_repeat_penalty(const BodyFields& fields, json::Value& made, RequestWarnings& warnings) {
-  double penalty = 1;
-  int32_t window = 64;
-  fields.read_number("repeat_penalty", penalty);
-  fields.read_integer("repeat_last_n", window, -1);
-  if (penalty == 1 || window == 0) return;
-  made.set("repetition_penalty", penalty);
-  if (window != -1)
-    warnings.add(fmt::format("repeat_penalty counts all tokens, not the last {}", window));
-}
 
 // [[id, bias], ...] or {"id": bias}; false is what excludes a token.
 void read_logit_bias(const json::Value& bias, json::Value& made) {
@@ -129,7 +113,7 @@ json::Value common_body(const json::Value& body, RequestWarnings& warnings) {
       made.set(name, value);
   }
   read_length(fields, made);
-  read_repeat_penalty(fields, made, warnings);
+  openai::read_repeat_penalty(fields, made, warnings);
   if (const json::Value* bias = fields.find("logit_bias")) read_logit_bias(*bias, made);
   int32_t probabilities = 0;
   fields.read_integer("n_probs", probabilities, 0);

@@ -9,7 +9,7 @@
 #include "frontend/answer_times.h"
 #include "frontend/call_reader.h"
 #include "frontend/openai.h"
-#include "frontend/openai_events.h"
+#include "frontend/single_writer.h"
 
 namespace invar::ollama {
 
@@ -74,27 +74,17 @@ json::Value answer_body(const openai::Request& request, const TextAnswer& answer
                         const AnswerTimes& times);
 
 // The answer as lines, one for each token that shows something.
-class LineWriter final : public openai::StreamWriter {
+class LineWriter final : public openai::SingleWriter {
  public:
   LineWriter(openai::Head head, const openai::Request& request, int64_t prompt_tokens,
-             const Tokenizer& tokenizer);
-
-  void push(size_t, const TokenOutput& output, std::string& out) override;
-  void set_cached(size_t, int64_t tokens) override { builder_.answer.cached = tokens; }
-  void set_times(const AnswerTimes& times) override { times_ = times; }
-  bool is_over(size_t) const override { return ended_; }
-  bool ended() const override { return ended_; }
-  void fail(const std::string& message, const char* code, std::string& out) override;
+             const Tokenizer& tokenizer)
+      : SingleWriter(std::move(head), request, prompt_tokens, tokenizer), lines_(request) {}
 
  private:
-  openai::Head head_;
-  const openai::Request& request_;
-  const Tokenizer& tokenizer_;
-  AnswerBuilder builder_;
+  void show(const TokenOutput&, const std::string& piece, std::string& out) override;
+  void show_error(const std::string& message, std::string& out) override;
+
   Lines lines_;
-  AnswerTimes times_;
-  size_t shown_logprobs_ = 0;
-  bool ended_ = false;
 };
 
 // {"error": sentence}

@@ -3,7 +3,6 @@
 
 #include "base/ends.h"
 #include "base/error.h"
-#include "frontend/failure.h"
 #include "frontend/ollama.h"
 #include "frontend/openai_parts.h"
 
@@ -120,31 +119,15 @@ json::Value loaded_body(const json::Value& body, bool is_chat, int64_t now) {
   return said;
 }
 
-LineWriter::LineWriter(openai::Head head, const openai::Request& request, int64_t prompt_tokens,
-                       const Tokenizer& tokenizer)
-    : head_(std::move(head)),
-      request_(request),
-      tokenizer_(tokenizer),
-      builder_(tokenizer, request.base),
-      lines_(request) {
-  builder_.answer.prompt_tokens.edit().resize(static_cast<size_t>(prompt_tokens));
-}
-
-void LineWriter::push(size_t, const TokenOutput& output, std::string& out) {
-  if (ended_) return;
-  const TextAnswer& answer = builder_.answer;
-  const std::string piece = builder_.push(output);
-  if (answer.finish == FinishReason::failed)
-    return fail(sentence_of_failure(answer.error), nullptr, out);
+void LineWriter::show(const TokenOutput&, const std::string& piece, std::string& out) {
   lines_.push(builder_.new_thought(), piece);
-  const bool is_over = answer.finish != FinishReason::none;
-  if (is_over) lines_.finish(is_cut(answer.finish));
+  const bool is_over = written().finish != FinishReason::none;
+  if (is_over) lines_.finish(is_cut(written().finish));
   const Lines::Line line = lines_.take();
   if (!line.empty()) {
     json::Value body = begin_of(head_.model, head_.created);
     set_said(is_chat(request_), line, body);
-    set_logprobs(request_, tokenizer_, std::span(answer.logprobs).subspan(shown_logprobs_), body);
-    shown_logprobs_ = answer.logprobs.size();
+    set_logprobs(request_, tokenizer_, new_logprobs(), body);
     body.set("done", false);
     json::append(out, body);
     out += '\n';
@@ -152,17 +135,14 @@ void LineWriter::push(size_t, const TokenOutput& output, std::string& out) {
   if (!is_over) return;
   json::Value body = begin_of(head_.model, head_.created);
   set_said(is_chat(request_), {}, body);
-  set_end(request_, head_, answer, times_, body);
+  set_end(request_, head_, written(), times_, body);
   json::append(out, body);
   out += '\n';
-  ended_ = true;
 }
 
-void LineWriter::fail(const std::string& message, const char*, std::string& out) {
-  if (ended_) return;
+void LineWriter::show_error(const std::string& message, std::string& out) {
   json::append(out, error_body(message));
   out += '\n';
-  ended_ = true;
 }
 
 json::Value error_body(const std::string& message) {

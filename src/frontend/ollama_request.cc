@@ -8,6 +8,7 @@
 #include "frontend/fill_in_middle.h"
 #include "frontend/foreign_fields.h"
 #include "frontend/ollama.h"
+#include "frontend/openai_sampling.h"
 
 namespace invar::ollama {
 
@@ -56,23 +57,6 @@ constexpr std::string_view kSameOptions[] = {
     "temperature",      "top_k", "top_p", "min_p", "seed", "stop", "presence_penalty",
     "frequency_penalty"};
 
-template <size_t N>
-bool among(std::string_view name, const std::string_view (&names)[N]) {
-  return std::ranges::find(names, name) != std::end(names);
-}
-
-// Ollama counts the last 64 tokens, or `repeat_last_n`.
-void read_repeat_penalty(const BodyFields& options, json::Value& chat, RequestWarnings& warnings) {
-  double penalty = 1;
-  int32_t window = 64;
-  options.read_number("repeat_penalty", penalty);
-  options.read_integer("repeat_last_n", window, -1);
-  if (penalty == 1 || window == 0) return;
-  chat.set("repetition_penalty", penalty);
-  if (window != -1)
-    warnings.add(fmt::format("repeat_penalty counts all tokens, not the last {}", window));
-}
-
 void read_option(const std::string& name, const json::Value& value, json::Value& chat,
                  RequestWarnings& warnings) {
   if (among(name, kSameOptions)) {
@@ -100,7 +84,7 @@ void read_options(const json::Value& options, json::Value& chat, RequestWarnings
   refuse_fields(options, kRefusedOptions);
   for (const auto& [name, value] : options.as_object())
     if (!value.is_null()) read_option(name, value, chat, warnings);
-  read_repeat_penalty(BodyFields(options), chat, warnings);
+  openai::read_repeat_penalty(BodyFields(options), chat, warnings);
 }
 
 // "json" or a schema.

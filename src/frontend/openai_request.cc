@@ -82,11 +82,6 @@ constexpr std::string_view kChatFields[] = {"messages",
 constexpr std::string_view kRoles[] = {"system",    "developer", "user",
                                        "assistant", "tool",      "function"};
 
-template <size_t N>
-bool among(std::string_view name, const std::string_view (&names)[N]) {
-  return std::find(std::begin(names), std::end(names), name) != std::end(names);
-}
-
 constexpr const char* kNotHeld =
     "strict tools and parallel_tool_calls false are not held to in the model's format of calls";
 

@@ -1,5 +1,7 @@
 #include "frontend/openai_sampling.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <charconv>
 
@@ -49,6 +51,17 @@ void read_bad_words(const json::Value& words, const Tokenizer& tokenizer, Sampli
 }
 
 }  // namespace
+
+void read_repeat_penalty(const BodyFields& fields, json::Value& made, RequestWarnings& warnings) {
+  double penalty = 1;
+  int32_t window = 64;
+  fields.read_number("repeat_penalty", penalty);
+  fields.read_integer("repeat_last_n", window, -1);
+  if (penalty == 1 || window == 0) return;
+  made.set("repetition_penalty", penalty);
+  if (window != -1)
+    warnings.add(fmt::format("repeat_penalty counts all tokens, not the last {}", window));
+}
 
 void add_bad_word(std::string_view word, const Tokenizer& tokenizer,
                   std::vector<std::vector<int32_t>>& bad_words) {
