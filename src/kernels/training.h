@@ -294,6 +294,15 @@ struct WidenParams {
   float* out;
 };
 
+// Of layers with a state: recurrent_backward.h.
+struct ShortConvBackwardParams;
+struct GatedNormBackwardParams;
+struct RecurrentGatesBackwardParams;
+struct RecurrentKeysBackwardParams;
+struct RecurrenceBackwardParams;
+struct RowSumsParams;
+struct OutputGateBackwardParams;
+
 struct TrainingKernels {
   const char* name;
   Order order;
@@ -326,6 +335,15 @@ struct TrainingKernels {
   Operation<SumPairsParams> sum_pairs;
   Operation<RouterBackwardParams> router_backward;
   Operation<GatherLeavesParams> gather_leaves;
+  // Null where there is no such backward: on a GPU.
+  Operation<ShortConvBackwardParams> short_conv_backward;
+  Operation<GatedNormBackwardParams> gated_norm_backward;
+  Operation<RecurrentGatesBackwardParams> recurrent_gates_backward;
+  Operation<RecurrentKeysBackwardParams> recurrent_keys_backward;
+  Operation<RecurrenceBackwardParams> recurrence_backward;
+  int64_t (*recurrence_scratch)(int64_t max_positions, int64_t key_size, int64_t value_size);
+  Operation<RowSumsParams> row_sums;
+  Operation<OutputGateBackwardParams> output_gate_backward;
 };
 
 }  // namespace invar

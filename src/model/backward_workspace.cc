@@ -4,6 +4,30 @@
 
 namespace invar {
 
+StateWidths StateWidths::of(const LayerSpec& layer, int64_t hidden) {
+  if (layer.find<ShortConvSpec>()) return {.inputs = 3 * hidden, .mixed = hidden};
+  const auto of_heads = [](int64_t keys, int64_t heads, int64_t key_size, int64_t value_size) {
+    const int64_t values = heads * value_size, mixed = 2 * keys * key_size + values;
+    return StateWidths{mixed + values, mixed, values, heads, key_size, value_size};
+  };
+  if (const auto* r = layer.find<RecurrentSpec>())
+    return of_heads(r->key_heads, r->heads, r->key_size, r->value_size);
+  if (const auto* s = layer.find<StateSpaceSpec>())
+    return of_heads(s->groups, s->heads, s->state_size, s->head_size);
+  return {};
+}
+
+StateWidths StateWidths::widest(const DecoderSpec& spec) {
+  StateWidths most;
+  for (const LayerSpec& layer : spec.layer_specs) {
+    const StateWidths one = of(layer, spec.hidden);
+    for (const auto width : {&StateWidths::inputs, &StateWidths::mixed, &StateWidths::values,
+                             &StateWidths::heads, &StateWidths::key_size, &StateWidths::value_size})
+      most.*width = std::max(most.*width, one.*width);
+  }
+  return most;
+}
+
 BackwardWorkspace::BackwardWorkspace(const Decoder& decoder, const TrainingKernels& kernels,
                                      int max_rows, int max_positions)
     : max_rows(max_rows), max_positions(max_positions) {
@@ -18,8 +42,9 @@ BackwardWorkspace::BackwardWorkspace(const Decoder& decoder, const TrainingKerne
   }
   const int64_t rows = max_rows, d = spec.hidden, q = spec.query_width();
   const int64_t qkv_width = q + 2 * spec.kv_width(), pair = 2 * round_up(f, kPanelWidth);
-  const int64_t widest = std::max({qkv_width, pair, q});
-  const int64_t inputs = std::max({d * (1 + spec.mtp_layers), q, f}),
+  const StateWidths states = StateWidths::widest(spec);
+  const int64_t widest = std::max({qkv_width, pair, q, states.inputs});
+  const int64_t inputs = std::max({d * (1 + spec.mtp_layers), q, f, states.mixed}),
                 outputs = std::max<int64_t>({widest, d, spec.vocab, experts});
   const auto size = [](int64_t x) { return static_cast<size_t>(x); };
   hidden = {device, size(rows * d), what};
@@ -35,8 +60,32 @@ BackwardWorkspace::BackwardWorkspace(const Decoder& decoder, const TrainingKerne
   transposed = {device, size(outputs * activation_stride(rows)), what};
   packed = {device, size(round_up(inputs, kPanelWidth) * rows), what};
   scratch_stride = kernels.attention_scratch(max_positions, spec.head_dim);
+  if (states.heads > 0)
+    scratch_stride =
+        std::max(scratch_stride,
+                 kernels.recurrence_scratch(max_positions, states.key_size, states.value_size));
   scratch = {device, size(scratch_stride * decoder.execution.team()), what};
   place_experts(decoder);
+  place_states(decoder, states);
+}
+
+void BackwardWorkspace::place_states(const Decoder& decoder, const StateWidths& widest) {
+  const auto array = [&]<typename T>(DeviceArray<T>& to, int64_t width) {
+    to = {decoder.device(), static_cast<size_t>(max_rows * width), "a backward pass"};
+  };
+  const AttentionSpec* attention = decoder.spec.first<AttentionSpec>();
+  if (attention && attention->has_output_gate) array(output_gates, decoder.spec.query_width());
+  if (widest.inputs == 0) return;
+  array(mixed, widest.mixed);
+  array(sums, widest.mixed);
+  array(inputs, widest.inputs);
+  if (widest.heads == 0) return;
+  for (DeviceArray<float>* of_values : {&recurred, &head_normed, &head_inputs})
+    array(*of_values, widest.values);
+  for (DeviceArray<float>* of_heads : {&head_rs, &decays, &factors, &skips})
+    array(*of_heads, widest.heads);
+  array(gates, 2 * widest.heads);
+  array(narrow, activation_stride(2 * widest.heads));
 }
 
 void BackwardWorkspace::place_experts(const Decoder& decoder) {

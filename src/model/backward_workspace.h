@@ -7,6 +7,16 @@
 
 namespace invar {
 
+// Numbers of a row in layers with a state.
+struct StateWidths {
+  int64_t inputs = 0, mixed = 0;  // of the input product, behind the short convolution
+  int64_t values = 0, heads = 0;  // of heads with states
+  int64_t key_size = 0, value_size = 0;
+
+  static StateWidths of(const LayerSpec& layer, int64_t hidden);
+  static StateWidths widest(const DecoderSpec& spec);
+};
+
 struct BackwardWorkspace {
   // For batches of up to max_rows rows in sequences of up to max_positions.
   BackwardWorkspace(const Decoder& decoder, const TrainingKernels& kernels, int max_rows,
@@ -35,12 +45,27 @@ struct BackwardWorkspace {
   DeviceArray<bf16_t> router;         // [T][experts], rounded
   DeviceArray<bf16_t> leaf_outputs;   // [T][D or 2F]
   DeviceArray<bf16_t> leaf_inputs;    // [T][D or F]
-  DeviceArray<std::byte> scratch;     // of attention, for each of the team
+  // Of layers with a state.
+  DeviceArray<float> mixed;         // [T][what a short convolution leaves]
+  DeviceArray<float> sums;          // [T][the same], of its sums
+  DeviceArray<float> inputs;        // [T][what the layer's input product leaves]
+  DeviceArray<float> recurred;      // [T][H * V]
+  DeviceArray<float> head_normed;   // [T][H * V], of the gated norm's norm
+  DeviceArray<float> head_inputs;   // [T][H * V], its inputs
+  DeviceArray<float> head_rs;       // [T][H]
+  DeviceArray<float> decays;        // [T][H]
+  DeviceArray<float> factors;       // [T][H]
+  DeviceArray<float> skips;         // [T][H]
+  DeviceArray<float> gates;         // [T][2H], of the product that decays are made of
+  DeviceArray<bf16_t> narrow;       // [T][2H], rounded
+  DeviceArray<float> output_gates;  // [T][H * E], of attention
+  DeviceArray<std::byte> scratch;   // of attention, for each of the team
   int64_t scratch_stride;
   StepTableBuilder table_builder;
 
  private:
   void place_experts(const Decoder& decoder);
+  void place_states(const Decoder& decoder, const StateWidths& widest);
 };
 
 }  // namespace invar

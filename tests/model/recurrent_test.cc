@@ -127,8 +127,16 @@ TEST_P(RecurrentLayers, NeighboursOfAStepDoNotShow) {
   EXPECT_NE(expected[0], expected[1]);
 }
 
-TEST_P(RecurrentLayers, AreNotTrained) {
-  EXPECT_THROW(expect_backward(hybrid_spec(GetParam())), Error);
+// But where each channel of a key has a decay, and where the stream is scaled.
+TEST_P(RecurrentLayers, AreTrained) {
+  DecoderSpec spec = hybrid_spec(GetParam());
+  if (std::holds_alternative<ChannelDeltaSpec>(GetParam())) {
+    EXPECT_THROW(expect_backward(spec), Error);
+    return;
+  }
+  expect_backward(spec);
+  spec.residual_scale = 0.5f;
+  EXPECT_THROW(expect_backward(spec), Error);
 }
 
 INSTANTIATE_TEST_SUITE_P(Kinds, RecurrentLayers, ::testing::ValuesIn(kMixers));

@@ -2,6 +2,9 @@
 // family; and their bits against threads, batches and recomputation.
 #include <gtest/gtest.h>
 
+#include <numeric>
+
+#include "model/taps.h"
 #include "training_case.h"
 
 namespace invar {
@@ -67,6 +70,23 @@ Disagreement disagreement(Landscape& landscape, const ParameterLayout::Slot& slo
   return {std::fabs(slope / length - 1), std::sqrt(squares / kSamples) / mean};
 }
 
+// Sequences of up to `most` positions each.
+std::vector<Example> cut_at(size_t most, const std::vector<Example>& examples) {
+  std::vector<Example> pieces;
+  for (const Example& example : examples)
+    for (size_t begin = 0; begin < example.tokens.size(); begin += most) {
+      const auto piece = [&](const auto& of) {
+        const auto end = std::min(of.size(), begin + most);
+        return std::decay_t<decltype(of)>(of.begin() + static_cast<std::ptrdiff_t>(begin),
+                                          of.begin() + static_cast<std::ptrdiff_t>(end));
+      };
+      pieces.push_back({.tokens = piece(example.tokens),
+                        .targets = piece(example.targets),
+                        .weights = piece(example.weights)});
+    }
+  return pieces;
+}
+
 TEST_P(Backward, AgreesWithFiniteDifferences) {
   const DecoderSpec& spec = GetParam().spec;
   const std::vector<bf16_t> weights = random_weights(ParameterLayout(spec), 1);
@@ -100,6 +120,34 @@ TEST(LongSequences, AgreeWithFiniteDifferences) {
     if (slot.tensor.name.find("self_attn") == std::string::npos) continue;
     const Disagreement d = disagreement(landscape, slot, training.total());
     EXPECT_TRUE(d.is_small()) << slot.tensor.name << ": " << d.along << ", " << d.elements;
+  }
+}
+
+// States that move over boundaries. What does not go back over them is missed.
+TEST(LongSequences, OfStatesAgreeWithFiniteDifferences) {
+  for (const TinyModel& model : tiny_models_with_states()) {
+    const DecoderSpec& spec = model.spec;
+    const std::vector<bf16_t> weights = random_weights(ParameterLayout(spec), 1);
+    const std::vector<Example> examples = random_examples(spec, {155, 5}, 2);
+    const auto gradients = [&](const std::vector<Example>& of) {
+      TrainingCase training(spec, weights, 160);
+      training.run(of);
+      return training.total();
+    };
+    const std::vector<float> right = gradients(examples), cut = gradients(cut_at(64, examples));
+    Landscape landscape(spec, weights, examples);
+    bool cut_is_wrong = false;
+    Disagreement worst{0, 0};
+    for (const ParameterLayout::Slot& slot : landscape.layout().slots()) {
+      if (taps_of(spec.layer(std::max(slot.tensor.layer, 0))) == 0) continue;
+      const Disagreement d = disagreement(landscape, slot, right);
+      EXPECT_TRUE(d.is_small()) << slot.tensor.name << ": " << d.along << ", " << d.elements;
+      worst = {std::max(worst.along, d.along), std::max(worst.elements, d.elements)};
+      cut_is_wrong |= !disagreement(landscape, slot, cut).is_small();
+    }
+    EXPECT_TRUE(cut_is_wrong) << model.name;
+    std::printf("%s: slopes differ by up to %.4f, elements by up to %.4f\n", model.name,
+                worst.along, worst.elements);
   }
 }
 
@@ -195,29 +243,32 @@ TEST(ExpertsBalance, AgreesWithFiniteDifferences) {
 TEST_P(Backward, BitsDependOnTheExamplesAlone) {
   const DecoderSpec& spec = GetParam().spec;
   const std::vector<bf16_t> weights = random_weights(ParameterLayout(spec), 4);
-  const std::vector<Example> examples = random_examples(spec, {23, 9, 64, 32}, 5);
-  TrainingCase whole(spec, weights, 128);
+  const std::vector<int> lengths =
+      has_states(spec) ? std::vector{71, 121, 128, 64} : std::vector{23, 9, 64, 32};
+  const std::vector<Example> examples = random_examples(spec, lengths, 5);
+  const int rows = std::accumulate(lengths.begin(), lengths.end(), 0);
+  TrainingCase whole(spec, weights, rows);
   whole.run(examples);
 
-  TrainingCase cut(spec, weights, 64, "scalar", 3);
+  TrainingCase cut(spec, weights, rows / 2, "scalar", 3);
   cut.run({examples[0], examples[1]});
   cut.run({examples[2]});
   cut.run({examples[3]});
   EXPECT_TRUE(whole.gradients() == cut.gradients());
 
-  TrainingCase again(spec, weights, 128, "scalar", 2, true);
+  TrainingCase again(spec, weights, rows, "scalar", 2, true);
   again.run({examples[0], examples[1], examples[2]});
   again.run({examples[3]});
   EXPECT_TRUE(whole.gradients() == again.gradients());
 
   for (const std::string& set : instruction_sets()) {
     if (!is_supported(set)) continue;
-    TrainingCase fast(spec, weights, 128, set.c_str(), 2);
+    TrainingCase fast(spec, weights, rows, set.c_str(), 2);
     fast.run(examples);
     EXPECT_TRUE(whole.gradients() == fast.gradients()) << set;
   }
 
-  TrainingCase turned(spec, weights, 128);
+  TrainingCase turned(spec, weights, rows);
   turned.run({examples[3], examples[0], examples[1], examples[2]});
   EXPECT_FALSE(whole.gradients() == turned.gradients());
 }
@@ -225,6 +276,8 @@ TEST_P(Backward, BitsDependOnTheExamplesAlone) {
 INSTANTIATE_TEST_SUITE_P(Families, Backward, testing::ValuesIn(tiny_models()),
                          [](const auto& info) { return std::string(info.param.name); });
 INSTANTIATE_TEST_SUITE_P(OtherNorms, Backward, testing::ValuesIn(tiny_models_of_other_norms()),
+                         [](const auto& info) { return std::string(info.param.name); });
+INSTANTIATE_TEST_SUITE_P(States, Backward, testing::ValuesIn(tiny_models_with_states()),
                          [](const auto& info) { return std::string(info.param.name); });
 
 }  // namespace

@@ -4,7 +4,9 @@
 #include <cmath>
 #include <map>
 
+#include "heads_f64.h"
 #include "model/rope_table.h"
+#include "model/taps.h"
 
 namespace invar {
 
@@ -19,6 +21,7 @@ class Model {
       : spec_(spec), layout_(layout), parameters_(parameters) {
     for (int layer = 0; layer < spec.all_layers(); ++layer) {
       cos_.emplace_back(), sin_.emplace_back();
+      if (!spec.layer(layer).attention()) continue;
       for (const double f : rotary_frequencies(spec.layer(layer).attention()->rope, spec.head_dim))
         for (int t = 0; t < spec.max_positions; ++t) {
           cos_.back().push_back(std::cos(t * f));
@@ -83,10 +86,17 @@ class Model {
     using enum TensorRole;
     const Rows before = h;
     const LayerSpec one = spec_.layer(layer);
-    const Rows attended = attention(h, layer);
-    add(h,
-        is_after(one.attention()->norms) ? norms(attended, attention_out_norm, layer) : attended);
+    if (one.attention()) {
+      const Rows attended = attention(h, layer);
+      add(h,
+          is_after(one.attention()->norms) ? norms(attended, attention_out_norm, layer) : attended);
+    } else if (one.find<ShortConvSpec>()) {
+      add(h, short_conv(h, layer));
+    } else if (taps_of(one) > 0) {
+      add(h, recurrent(h, layer));
+    }
     if (one.experts()) return add(h, experts(h, layer));
+    if (!one.ffn()) return;
     const Rows made = ffn(one.ffn()->is_parallel ? before : h, layer);
     add(h, is_after(one.ffn()->norms) ? norms(made, ffn_out_norm, layer) : made);
   }
@@ -203,10 +213,92 @@ class Model {
           for (int i = 0; i < e; ++i) out[t][head * e + i] += p[j] / sum * values[j][group * e + i];
       }
     }
+    if (spec_.layer(layer).attention()->has_output_gate) {
+      Rows gates = product(x, q_gate, layer, spec_.query_width());
+      for (Vector& row : gates)
+        for (double& z : row) z = 1 / (1 + std::exp(-z));
+      multiply(out, gates);
+    }
     return product(out, o, layer, spec_.hidden, at(o_bias, layer));
   }
 
+  // Sums of a row's last inputs, each times its tap's weight, of the channels of one role.
+  Rows convolved(const Rows& x, int64_t first, int64_t channels, TensorRole role, int layer) const {
+    const int taps = taps_of(spec_.layer(layer));
+    const int64_t step = (channels + 15) / 16 * 16;
+    Rows y(x.size(), Vector(static_cast<size_t>(channels)));
+    for (int64_t t = 0; t < std::ssize(x); ++t)
+      for (int m = 0; m < taps; ++m)
+        if (const int64_t from = t - (taps - 1 - m); from >= 0)
+          for (int64_t c = 0; c < channels; ++c)
+            y[t][c] += at(role, layer)[m * step + c] * x[from][first + c];
+    return y;
+  }
+
+  // o(conv(x * factor) * gate)
+  Rows short_conv(const Rows& h, int layer) const {
+    using enum TensorRole;
+    const Rows normed = norms(h, input_norm, layer);
+    const Rows factors = product(normed, conv_factor, layer, spec_.hidden);
+    const Rows gates = product(normed, conv_gate, layer, spec_.hidden);
+    Rows x = product(normed, conv_input, layer, spec_.hidden);
+    multiply(x, factors);
+    Rows y = convolved(x, 0, spec_.hidden, conv_tap, layer);
+    multiply(y, gates);
+    return product(y, conv_o, layer, spec_.hidden);
+  }
+
+  // A layer of heads with states, whatever their recurrence is.
+  HeadsF64 heads_of(int layer) const {
+    using enum TensorRole;
+    const LayerSpec one = spec_.layer(layer);
+    HeadsF64 heads{.bias = at(decay_bias, layer),
+                   .rate = at(decay_rate, layer),
+                   .skip = at(skip, layer),
+                   .norm = at(head_norm, layer)};
+    if (const RecurrentSpec* r = one.find<RecurrentSpec>()) {
+      heads.is_delta = true, heads.doubles = r->doubles;
+      heads.key_heads = r->key_heads, heads.heads = heads.norm_groups = r->heads;
+      heads.key_size = r->key_size, heads.value_size = r->value_size;
+      heads.norm_eps = r->norm_eps > 0 ? r->norm_eps : spec_.norm_eps;
+      return heads;
+    }
+    const StateSpaceSpec& s = *one.find<StateSpaceSpec>();
+    heads.key_heads = s.groups, heads.heads = s.heads, heads.norm_groups = s.norm_groups;
+    heads.key_size = s.state_size, heads.value_size = s.head_size;
+    heads.least = s.least_step, heads.most = s.most_step, heads.norm_eps = spec_.norm_eps;
+    return heads;
+  }
+
+  Rows recurrent(const Rows& h, int layer) const {
+    using enum TensorRole;
+    const HeadsF64 of = heads_of(layer);
+    const int64_t keys = of.key_heads * of.key_size, values = of.heads * of.value_size;
+    const Rows x = norms(h, input_norm, layer);
+    const auto mixed = [&](TensorRole inputs, TensorRole taps, TensorRole bias, int64_t width) {
+      Rows y = convolved(product(x, inputs, layer, width), 0, width, taps, layer);
+      for (Vector& row : y)
+        for (int64_t i = 0; i < width; ++i)
+          row[i] = curve(Nonlinearity::silu, row[i] + (at(bias, layer) ? at(bias, layer)[i] : 0));
+      return y;
+    };
+    RowsOfHeads rows{.queries = mixed(recurrent_q, conv_q, conv_q_bias, keys),
+                     .keys = mixed(recurrent_k, conv_k, conv_k_bias, keys),
+                     .values = mixed(recurrent_v, conv_v, conv_v_bias, values),
+                     .decays = product(x, recurrent_decay, layer, of.heads),
+                     .factors = {},
+                     .gates = product(x, recurrent_gate, layer, values)};
+    if (of.is_delta) rows.factors = product(x, recurrent_factor, layer, of.heads);
+    return product(run_heads_f64(of, std::move(rows)), recurrent_o, layer, spec_.hidden);
+  }
+
+  static void multiply(Rows& x, const Rows& y) {
+    for (size_t t = 0; t < x.size(); ++t)
+      for (size_t i = 0; i < x[t].size(); ++i) x[t][i] *= y[t][i];
+  }
+
   static double curve(Nonlinearity which, double x) {
+    if (which == Nonlinearity::relu_squared) return x < 0 ? 0 : x * x;
     if (which == Nonlinearity::gelu) return x * 0.5 * std::erfc(-x * std::sqrt(0.5));
     const double z = 2 * std::sqrt(2 / M_PI) * (x + 0.044715 * x * x * x);
     return x / (1 + std::exp(-(which == Nonlinearity::silu ? x : z)));

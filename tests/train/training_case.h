@@ -108,6 +108,48 @@ inline std::vector<TinyModel> tiny_models_of_other_norms() {
           {"olmoe", olmoe}};
 }
 
+// A layer with a state beside one that attends, and alone. A sequence's first rows have outputs
+// near zero, which a norm with a small epsilon would make as large as their rounding.
+inline std::vector<TinyModel> tiny_models_with_states() {
+  DecoderSpec lfm2 = tiny_spec("lfm2");
+  lfm2.qk_norm = lfm2.tied_head = true;
+  DecoderSpec delta = lfm2, mamba = lfm2;
+  lfm2.layer_specs[0].put(ShortConvSpec{.taps = 3});
+  delta.family = "qwen3_5_text";
+  DecoderSpec doubled = delta;
+  RecurrentSpec heads{
+      .key_heads = 2, .heads = 4, .key_size = 24, .value_size = 20, .taps = 4, .norm_eps = 0.5f};
+  delta.layer_specs[0].put(heads);
+  delta.layer_specs[1].attention()->has_output_gate = true;
+  heads.doubles = true;
+  doubled.layer_specs[1].put(heads);
+  mamba.family = "granitemoehybrid";
+  mamba.qk_norm = false;
+  mamba.norm_eps = 0.01f;
+  StateSpaceSpec states{.groups = 2,
+                        .heads = 4,
+                        .state_size = 24,
+                        .head_size = 20,
+                        .taps = 4,
+                        .norm_groups = 2,
+                        .conv_bias = true,
+                        .least_step = 0.01f};
+  mamba.layer_specs[0].put(states);
+  DecoderSpec alone = mamba;
+  states.norm_groups = 1, states.conv_bias = false;
+  alone.family = "nemotron_h";
+  alone.layers = 3;
+  alone.layer_specs = {{.parts = {states}},
+                       {.parts = {DenseFfnSpec{
+                            .width = 72, .curve = Nonlinearity::relu_squared, .is_gated = false}}},
+                       {.parts = {AttentionSpec{.rope = std::nullopt}}}};
+  return {{"lfm2", lfm2},
+          {"gated_delta", delta},
+          {"doubled_delta", doubled},
+          {"state_space", mamba},
+          {"state_space_alone", alone}};
+}
+
 // Weights of bf16 in a layout; norms near 1.
 inline std::vector<bf16_t> random_weights(const ParameterLayout& layout, uint32_t seed) {
   std::mt19937 random(seed);
@@ -118,8 +160,10 @@ inline std::vector<bf16_t> random_weights(const ParameterLayout& layout, uint32_
     const bool is_norm = slot.tensor.name.find("norm") != std::string::npos;
     const float deviation =
         is_matrix ? 1.2f / std::sqrt(static_cast<float>(slot.tensor.shape[1])) : 0.3f;
+    // States that last over boundaries.
+    const float mean = slot.tensor.role == TensorRole::decay_bias ? -4.0f : is_norm ? 1.0f : 0.0f;
     for (int64_t i = 0; i < slot.count; ++i)
-      weights[slot.offset + i] = f32_to_bf16((is_norm ? 1.0f : 0.0f) + deviation * normal(random));
+      weights[slot.offset + i] = f32_to_bf16(mean + deviation * normal(random));
   }
   return weights;
 }
@@ -164,7 +208,10 @@ class TrainingCase {
                  *device_, &pool_),
         transposed_(spec, *device_),
         kv_(*device_, states_of(spec, {}, {0, spec.all_layers()}),
-            {.blocks = max_rows / 32 + 32, .block_size = 32}),
+            {.blocks = max_rows / 32 + 32,
+             .block_size = 32,
+             .cells = has_states(spec) ? kMostExamples : 0,
+             .scratch = {.chunks = max_rows / 64}}),
         forward_workspace_(decoder_, max_rows, max_rows),
         tape_(decoder_, kernels_, max_rows, recompute),
         workspace_(decoder_, kernels_, max_rows, max_rows),
@@ -172,6 +219,7 @@ class TrainingCase {
     transposed_.update(weights.data(), layout_, kernels_, decoder_.execution);
   }
 
+  static constexpr int kMostExamples = 8;
   BalanceLoss balance;
 
   const ParameterLayout& layout() const { return layout_; }
@@ -185,7 +233,7 @@ class TrainingCase {
     int32_t block = 0;
     for (const Example& example : examples) {
       const int32_t sequence = static_cast<int32_t>(batch.sequences.size());
-      batch.sequences.emplace_back();
+      batch.sequences.push_back({.cell = sequence});
       for (size_t i = 0; i < example.tokens.size(); ++i) {
         if (i % 32 == 0) batch.sequences.back().blocks.push_back(block++);
         batch.logit_rows.push_back(static_cast<int32_t>(batch.rows.size()));

@@ -58,7 +58,15 @@ TrainingKernels training_table() {
           .pair_gradients = pair_gradients,
           .sum_pairs = sum_pairs,
           .router_backward = router_backward,
-          .gather_leaves = gather_leaves};
+          .gather_leaves = gather_leaves,
+          .short_conv_backward = nullptr,
+          .gated_norm_backward = nullptr,
+          .recurrent_gates_backward = nullptr,
+          .recurrent_keys_backward = nullptr,
+          .recurrence_backward = nullptr,
+          .recurrence_scratch = [](int64_t, int64_t, int64_t) { return int64_t{0}; },
+          .row_sums = nullptr,
+          .output_gate_backward = nullptr};
 }
 
 }  // namespace

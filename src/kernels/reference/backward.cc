@@ -3,6 +3,7 @@
 #include <vector>
 
 #include "base/check.h"
+#include "kernels/reference/norm_rows.h"
 #include "kernels/reference/reference.h"
 #include "numerics/math.h"
 
@@ -24,31 +25,9 @@ void clear_pad(const Activation& out, int64_t row, int64_t width) {
   std::fill(y + width, y + round_up(width, kLeafPad), bf16_t{0});
 }
 
-float dot64(const float* x, const float* y, int64_t count) {
-  float lane[64] = {};
-  for (int64_t i = 0; i < count; ++i) lane[i % 64] = __builtin_fmaf(x[i], y[i], lane[i % 64]);
-  return orders::halve64(lane);
-}
-
-float inverse_rms(const float* x, int64_t width, float eps) {
-  const float sum = orders::sum64_squares({x, static_cast<size_t>(width)});
-  return 1.0f / math::sqrt(sum / static_cast<float>(width) + eps);
-}
-
-// dx of y = (x * rs) * w over one vector; use(i, dx_i).
-template <typename Use>
-void norm_backward_row(const float* dy, const float* x, const float* weight, int64_t width,
-                       float rs, Use use) {
-  float lane[64] = {};
-  for (int64_t i = 0; i < width; ++i)
-    lane[i % 64] = __builtin_fmaf(dy[i] * weight[i], x[i] * rs, lane[i % 64]);
-  const float mean = orders::halve64(lane) / static_cast<float>(width);
-  for (int64_t i = 0; i < width; ++i)
-    use(i, __builtin_fmaf(-(x[i] * rs), mean, dy[i] * weight[i]) * rs);
-}
-
 // Of a curve; gelu's is Phi(x) + x * phi(x).
 float slope(Nonlinearity curve, float x) {
+  if (curve == Nonlinearity::relu_squared) return x < 0.0f ? 0.0f : x + x;
   if (curve == Nonlinearity::gelu) {
     const float s = (x < 0.0f ? -x : x) * math::constants::kSqrtHalf;
     const float density = math::exp(-(s * s)) * (math::constants::kGeluLinear * 0.25f);
@@ -325,7 +304,15 @@ TrainingKernels training_table(Order order) {
           .pair_gradients = pair_gradients,
           .sum_pairs = sum_pairs,
           .router_backward = router_backward,
-          .gather_leaves = gather_leaves};
+          .gather_leaves = gather_leaves,
+          .short_conv_backward = short_conv_backward,
+          .gated_norm_backward = gated_norm_backward,
+          .recurrent_gates_backward = recurrent_gates_backward,
+          .recurrent_keys_backward = recurrent_keys_backward,
+          .recurrence_backward = recurrence_backward,
+          .recurrence_scratch = recurrence_backward_scratch,
+          .row_sums = row_sums,
+          .output_gate_backward = output_gate_backward};
 }
 
 }  // namespace invar::reference

@@ -1,6 +1,7 @@
 // The executable contract of every kernel: scalar, written for reading.
 #pragma once
 
+#include "kernels/recurrent_backward.h"
 #include "kernels/training.h"
 
 namespace invar::reference {
@@ -93,6 +94,14 @@ void pair_gradients(const PairGradientsParams& p, const Execution& on);
 void sum_pairs(const SumPairsParams& p, const Execution& on);
 void router_backward(const RouterBackwardParams& p, const Execution& on);
 void gather_leaves(const GatherLeavesParams& p, const Execution& on);
+void short_conv_backward(const ShortConvBackwardParams& p, const Execution& on);
+void gated_norm_backward(const GatedNormBackwardParams& p, const Execution& on);
+void recurrent_gates_backward(const RecurrentGatesBackwardParams& p, const Execution& on);
+void recurrent_keys_backward(const RecurrentKeysBackwardParams& p, const Execution& on);
+void recurrence_backward(const RecurrenceBackwardParams& p, const Execution& on);
+int64_t recurrence_backward_scratch(int64_t max_positions, int64_t key_size, int64_t value_size);
+void row_sums(const RowSumsParams& p, const Execution& on);
+void output_gate_backward(const OutputGateBackwardParams& p, const Execution& on);
 
 TrainingKernels training_table(Order order);
 

@@ -1,6 +1,7 @@
 // Attention to the keys and values of a sequence.
 #include <algorithm>
 
+#include "kernels/recurrent_backward.h"
 #include "kernels/row_parts.h"
 #include "model/parts/attend.h"
 #include "model/parts/makers.h"
@@ -35,6 +36,7 @@ struct AttentionActivations : PartActivations {
   float* max = nullptr;       // [T][H] or null; see PartialAttentionParams
   float* sum = nullptr;
   Activation attended;     // [T][H * E]
+  Activation ungated;      // [T][H * E] the same before the output gate, where it is kept
   float* gates = nullptr;  // [T][H * E] or null
   float* added = nullptr;  // [T][D] what it adds, before the norm behind it, or null
 };
@@ -77,6 +79,7 @@ class Attention final : public PartOf<AttentionWeights, AttentionActivations> {
   void head_norm_gradient(BackwardPass& b, const Kept& kept, TensorRole role, int64_t first,
                           int64_t heads) const;
   Activation qkv_backward(BackwardPass& b, const Kept& kept) const;
+  void output_gate_backward(BackwardPass& b, const Activations& at) const;
 
   const AttentionSpec spec_;
   const HeadShare share_;
@@ -134,6 +137,7 @@ void Attention::place(ActivationMemory& memory, Activations& at) const {
   if (is_kept) at.sum = memory.array<float>(share_.heads);
   at.attended = memory.activation(query_width());
   if (spec_.has_output_gate) at.gates = memory.array<float>(query_width());
+  if (spec_.has_output_gate && is_kept) at.ungated = memory.activation(query_width());
 }
 
 // h = h + o(attention(rope(qkv(norm(h))))), with norms where the layer has them
@@ -171,6 +175,10 @@ void Attention::forward(const PartPass& p, const Weights& w, const Activations& 
 
 void Attention::gate_output(const PartPass& p, const Weights& w, const Activations& at) const {
   p.ops.product("output gate", at.normed, w.gate, nullptr, p.rows, at.gates, query_width(), &w.o);
+  if (at.ungated.data) {  // for the backward
+    const size_t bytes = static_cast<size_t>(p.rows * at.attended.stride) * sizeof(bf16_t);
+    p.ops.stream().copy_rows(at.ungated.data, bytes, at.attended.data, bytes, bytes, 1);
+  }
   p.ops.run("output gate", p.ops.kernels().gate_output,
             OutputGateParams{.x = at.attended,
                              .gate = at.gates,
@@ -281,7 +289,7 @@ void Attention::attention_backward(BackwardPass& b, const Kept& kept,
                                             .tables = b.tables().tables,
                                             .window = spec_.window,
                                             .kv = kept.kv,
-                                            .out = at.attended,
+                                            .out = at.ungated.data ? at.ungated : at.attended,
                                             .score_scale = spec_.score_scale},
                                 .max = at.max,
                                 .sum = at.sum,
@@ -350,6 +358,7 @@ void Attention::backward(BackwardPass& b, const Kept& kept) const {
   b.pack_inputs(at.attended, queries);
   b.weight_gradient("o dW", b.gradient(o, layer_), d_out, {0, d}, queries);
   b.bias_gradient(o_bias, layer_, d_out, {0, d});
+  if (spec_.has_output_gate) output_gate_backward(b, at);
 
   attention_backward(b, kept, b.round(ws.attended.data(), queries, ws.wide));
   const Activation d_qkv = qkv_backward(b, kept);
@@ -362,16 +371,32 @@ void Attention::backward(BackwardPass& b, const Kept& kept) const {
   b.bias_gradient(q_bias, layer_, d_qkv, of_q);
   b.bias_gradient(k_bias, layer_, d_qkv, of_k);
   b.bias_gradient(v_bias, layer_, d_qkv, of_v);
+  if (spec_.has_output_gate) {
+    const Activation d_gate = b.round(ws.output_gates.data(), queries, ws.wide);
+    b.matmul("output gate dX", d_gate, kept.transposed.gate, ws.normed.data(), true);
+    b.weight_gradient("output gate dW", b.gradient(q_gate, layer_), d_gate, of_q, d);
+  }
   b.norm({input_norm, layer_, kept.w.norm, input_norm_bias}, at.stream);
   if (is_read_later()) b.add_to_hidden(ws.beside);
+}
+
+// From what the gate left to what attention left, and to the gate's product.
+void Attention::output_gate_backward(BackwardPass& b, const Activations& at) const {
+  const BackwardWorkspace& ws = b.workspace();
+  b.run("output gate backward", b.kernels().output_gate_backward,
+        OutputGateBackwardParams{.x = at.ungated,
+                                 .gate = at.gates,
+                                 .d = ws.attended.data(),
+                                 .rows = b.rows(),
+                                 .width = query_width(),
+                                 .dx = ws.attended.data(),
+                                 .d_gate = ws.output_gates.data()});
 }
 
 const char* Attention::refusal() const {
   if (model_.late_qk_norm)
     return "its q/k norm stands behind the rotation, and the gradient of that is not implemented";
   if (spec_.score_cap > 0) return "its scores are capped, whose gradient is not implemented";
-  if (spec_.has_output_gate)
-    return "its attention has an output gate, whose gradient is not implemented";
   if (spec_.has_sinks) return "its attention has sinks, whose gradient is not implemented";
   return nullptr;
 }

@@ -8,13 +8,15 @@ namespace invar {
 
 static_assert(kChunkSlots == kBoundary, "a chunk of the kernels is what a cell holds");
 
-// A part that leaves a state. It is not trained.
+// A part that leaves a state.
 template <typename Weights, typename Activations>
 class PartWithState : public PartOf<Weights, Activations> {
  public:
   using PartOf<Weights, Activations>::PartOf;
-  const char* refusal() const final {
-    return "it leaves a state, whose gradient is not implemented";
+  const char* refusal() const override {
+    return this->model_.residual_scale == 1
+               ? nullptr
+               : "its residual stream is scaled, whose gradient is not implemented";
   }
 };
 
@@ -64,6 +66,11 @@ inline void copy_chunks(const PartPass& p) {
   if (cells.num_copies > 0)
     p.ops.run("copy_cells", p.ops.kernels().copy_cells,
               CopyCellsParams{p.chunks, cells.copies, cells.num_copies});
+}
+
+// Elements from the gradient of one tap's weights to that of the next.
+inline int64_t tap_step(int64_t channels) {
+  return round_up(channels, kPanelWidth);
 }
 
 // The taps of a convolution, each a vector of channels: all of them are on every rank.

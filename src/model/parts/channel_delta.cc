@@ -46,6 +46,9 @@ class ChannelDelta final : public PartWithState<ChannelDeltaWeights, ChannelDelt
                .taps = spec_.taps} {}
 
   StateShape state() const override { return heads_.state(); }
+  const char* refusal() const override {
+    return "each channel of its keys has a decay, whose gradient is not implemented";
+  }
 
  private:
   void visit(Weights& w, TensorVisitor& tensors) const override;

@@ -22,6 +22,7 @@ struct RecurrentWeights : PartWeights {
 };
 
 struct RecurrentActivations : PartActivations {
+  float* stream = nullptr;  // [T][D] the residual stream before it, or null
   Activation normed;        // [T][D]
   float* inputs = nullptr;  // [T][2 K R + 2 H V]
   float* gates = nullptr;   // [T][2 H]
@@ -48,6 +49,13 @@ class Recurrent final : public PartWithState<RecurrentWeights, RecurrentActivati
   const Matrix* first(const Weights& w) const override { return &w.inputs; }
   void place(ActivationMemory& memory, Activations& at) const override;
   void forward(const PartPass& p, const Weights& w, const Activations& at) const override;
+  void backward(BackwardPass& b, const Kept& kept) const override;
+
+  RecurrentHeads::Convolution convolution_of(const Weights& w, const Activations& at) const {
+    return {.x = at.inputs, .x_stride = w.inputs.n, .weight = w.conv};
+  }
+  RecurrentHeads::Gates gates_of(const Weights& w, const Activations& at) const;
+  GatedNormParams norm_of(int64_t rows, const Weights& w, const Activations& at) const;
 
   const RecurrentSpec spec_;
   const RecurrentHeads heads_;  // of this rank
@@ -83,6 +91,7 @@ void Recurrent::visit(Weights& w, TensorVisitor& tensors) const {
 }
 
 void Recurrent::place(ActivationMemory& memory, Activations& at) const {
+  at.stream = memory.stream(model_.hidden);
   at.normed = memory.activation(model_.hidden);
   at.inputs = memory.array<float>(heads_.mixed() + heads_.values());
   at.gates = memory.array<float>(2 * heads_.heads);
@@ -90,42 +99,63 @@ void Recurrent::place(ActivationMemory& memory, Activations& at) const {
   at.gated = memory.activation(heads_.values());
 }
 
+RecurrentHeads::Gates Recurrent::gates_of(const Weights& w, const Activations& at) const {
+  return {.a = at.gates + heads_.heads,
+          .a_stride = w.gates.n,
+          .z = at.gates,
+          .z_stride = w.gates.n,
+          .log_rate = w.log_rate,
+          .bias = w.bias,
+          .doubles = spec_.doubles};
+}
+
+GatedNormParams Recurrent::norm_of(int64_t rows, const Weights& w, const Activations& at) const {
+  return {.x = at.heads.out,
+          .x_stride = heads_.values(),
+          .gate = at.inputs + heads_.mixed(),
+          .gate_stride = w.inputs.n,
+          .weight = w.head_norm,
+          .own_weights = false,
+          .is_sigmoid = false,
+          .gate_first = false,
+          .eps = spec_.norm_eps > 0 ? spec_.norm_eps : model_.norm_eps,
+          .rows = rows,
+          .groups = heads_.heads,
+          .width = spec_.value_size,
+          .out = at.gated};
+}
+
 // h = h + o(gated_norm(recurrence(conv(inputs(norm(h))), gates(norm(h)))))
 void Recurrent::forward(const PartPass& p, const Weights& w, const Activations& at) const {
   const RecurrentMemory memory = heads_.begin(p);
-  const int64_t width = heads_.values();
+  p.hooks.keep_hidden(at.stream);
   p.ops.norm(p.hidden, w.norm, at.normed);
   p.trace("attention_norm", at.normed, model_.hidden);
   p.ops.product("recurrent inputs", at.normed, w.inputs, nullptr, p.rows, at.inputs, w.inputs.n);
   p.ops.product("recurrent gates", at.normed, w.gates, nullptr, p.rows, at.gates, w.gates.n, &w.o);
-  heads_.convolve(p, at.heads, memory, {.x = at.inputs, .x_stride = w.inputs.n, .weight = w.conv});
-  heads_.gate(p, at.heads,
-              {.a = at.gates + heads_.heads,
-               .a_stride = w.gates.n,
-               .z = at.gates,
-               .z_stride = w.gates.n,
-               .log_rate = w.log_rate,
-               .bias = w.bias,
-               .doubles = spec_.doubles});
+  heads_.convolve(p, at.heads, memory, convolution_of(w, at));
+  heads_.gate(p, at.heads, gates_of(w, at));
   heads_.recur(p, at.heads, memory);
-  p.ops.run("gated norm", p.ops.kernels().gated_norm,
-            GatedNormParams{.x = at.heads.out,
-                            .x_stride = width,
-                            .gate = at.inputs + heads_.mixed(),
-                            .gate_stride = w.inputs.n,
-                            .weight = w.head_norm,
-                            .own_weights = false,
-                            .is_sigmoid = false,
-                            .gate_first = false,
-                            .eps = spec_.norm_eps > 0 ? spec_.norm_eps : model_.norm_eps,
-                            .rows = p.rows,
-                            .groups = heads_.heads,
-                            .width = spec_.value_size,
-                            .out = at.gated});
-  p.trace("gated norm", at.gated, width);
+  p.ops.run("gated norm", p.ops.kernels().gated_norm, norm_of(p.rows, w, at));
+  p.trace("gated norm", at.gated, heads_.values());
   p.ops.add_product("o", at.gated, w.o, shard_.runs(recurrent_output_split_k(spec_)), nullptr,
                     nullptr, p.next);
   p.trace("o", p.hidden, model_.hidden);
+}
+
+void Recurrent::backward(BackwardPass& b, const Kept& kept) const {
+  const Activations& at = kept.at;
+  const BackwardWorkspace& ws = b.workspace();
+  const int64_t d = model_.hidden, width = heads_.values();
+  const Activation d_out = b.round(b.d_hidden(), d, ws.out);
+  b.matmul("o dX", d_out, kept.transposed.o, ws.mixed.data());
+  b.pack_inputs(at.gated, width);
+  b.weight_gradient("o dW", b.gradient(recurrent_o, layer_), d_out, {0, d}, width);
+  heads_.norm_backward(b, layer_, norm_of(b.rows(), kept.w, at));
+  heads_.recur_backward(b, layer_, at.heads, gates_of(kept.w, at));
+  heads_.conv_backward(b, layer_, convolution_of(kept.w, at));
+  heads_.inputs_backward(b, layer_, at.normed, kept.transposed.inputs, kept.transposed.gates);
+  b.norm({input_norm, layer_, kept.w.norm}, at.stream);
 }
 
 }  // namespace

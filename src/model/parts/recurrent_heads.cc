@@ -1,7 +1,5 @@
 #include "model/parts/recurrent_heads.h"
 
-#include <cmath>
-
 namespace invar {
 
 RecurrentMemory RecurrentHeads::memory_of(CellArrays& chunks, CellArrays& states,
@@ -75,23 +73,27 @@ void RecurrentHeads::convolve(const PartPass& p, const RecurrentArrays& at,
   p.trace("short conv", at.mixed, mixed());
 }
 
+RecurrentGatesParams RecurrentHeads::gates_of(int64_t rows, const RecurrentArrays& at,
+                                              const Gates& gates) const {
+  return {.kind = kind,
+          .a = gates.a,
+          .a_stride = gates.a_stride,
+          .z = gates.z,
+          .z_stride = gates.z_stride,
+          .log_rate = gates.log_rate,
+          .bias = gates.bias,
+          .rows = rows,
+          .heads = heads,
+          .channels = channels(),
+          .doubles = gates.doubles,
+          .least = gates.least,
+          .most = gates.most,
+          .decays = at.decays,
+          .factors = at.factors};
+}
+
 void RecurrentHeads::gate(const PartPass& p, const RecurrentArrays& at, const Gates& gates) const {
-  p.ops.run("recurrent gates", p.ops.kernels().recurrent_gates,
-            RecurrentGatesParams{.kind = kind,
-                                 .a = gates.a,
-                                 .a_stride = gates.a_stride,
-                                 .z = gates.z,
-                                 .z_stride = gates.z_stride,
-                                 .log_rate = gates.log_rate,
-                                 .bias = gates.bias,
-                                 .rows = p.rows,
-                                 .heads = heads,
-                                 .channels = channels(),
-                                 .doubles = gates.doubles,
-                                 .least = gates.least,
-                                 .most = gates.most,
-                                 .decays = at.decays,
-                                 .factors = at.factors});
+  p.ops.run("recurrent gates", p.ops.kernels().recurrent_gates, gates_of(p.rows, at, gates));
 }
 
 void RecurrentHeads::recur(const PartPass& p, const RecurrentArrays& at,
@@ -99,14 +101,13 @@ void RecurrentHeads::recur(const PartPass& p, const RecurrentArrays& at,
   const CellTables& cells = p.ops.tables().cells;
   const float* mixed = static_cast<const float*>(at.mixed.data);
   const bool is_delta = kind != Recurrence::state_space;
-  const double scale = is_delta ? 1 / std::sqrt(static_cast<double>(key_size)) : 1;
   p.ops.run("recurrent keys", p.ops.kernels().recurrent_keys,
             RecurrentKeysParams{.queries = mixed,
                                 .keys = mixed + keys(),
                                 .stride = at.mixed.stride,
                                 .normalises = is_delta,
-                                .eps = 1e-6f,
-                                .scale = static_cast<float>(scale),
+                                .eps = kKeyEps,
+                                .scale = query_scale(),
                                 .layer = memory.layer,
                                 .places = places_of(p),
                                 .q = at.q,

@@ -2,6 +2,8 @@
 // convolution over queries, keys and values, then the recurrence (numerics 4.4).
 #pragma once
 
+#include <cmath>
+
 #include "model/parts/cells.h"
 
 namespace invar {
@@ -33,6 +35,12 @@ struct RecurrentHeads {
   int64_t mixed() const { return 2 * keys() + values(); }
   int64_t channels() const { return kind == Recurrence::channel_delta ? key_size : 1; }
 
+  static constexpr float kKeyEps = 1e-6f;
+  float query_scale() const {
+    const bool is_delta = kind != Recurrence::state_space;
+    return is_delta ? static_cast<float>(1 / std::sqrt(static_cast<double>(key_size))) : 1.0f;
+  }
+
   StateShape state() const;
   RecurrentArrays place(ActivationMemory& memory) const;
   // The layer's cells in this step; chunks that paths share are copied.
@@ -58,11 +66,26 @@ struct RecurrentHeads {
     float least = 0, most = 0;
   };
   void gate(const PartPass& p, const RecurrentArrays& at, const Gates& gates) const;
+  RecurrentGatesParams gates_of(int64_t rows, const RecurrentArrays& at, const Gates& gates) const;
   // `skips`: [H], of Mamba 2.
   void recur(const PartPass& p, const RecurrentArrays& at, const RecurrentMemory& memory,
              const float* skips = nullptr) const;
 
+  // ---- Backward, in this order. Gradients go on in the workspace.
+  // From that of the gated norm's output, in `mixed`.
+  void norm_backward(BackwardPass& b, int layer, const GatedNormParams& norm) const;
+  void recur_backward(BackwardPass& b, int layer, const RecurrentArrays& at, const Gates& gates,
+                      const float* skips = nullptr) const;
+  void conv_backward(BackwardPass& b, int layer, const Convolution& convolution) const;
+  // Of the two products that all begins with: leaves that of the normed stream. `gates` has
+  // factors, where there are such, then decays.
+  void inputs_backward(BackwardPass& b, int layer, const Activation& normed, const Matrix& inputs,
+                       const Matrix& gates) const;
+
  private:
+  void keys_backward(BackwardPass& b, const RecurrentArrays& at) const;
+  // Of factors and decays in a row of the second product.
+  int64_t gates_width() const { return kind == Recurrence::state_space ? heads : 2 * heads; }
   RecurrentMemory memory_of(CellArrays& chunks, CellArrays& states, DType type) const;
 };
 

@@ -1,5 +1,6 @@
 // A short convolution in the place of attention (LFM2): a row reads its last few ancestors' inputs,
 // each times a factor, and its sum goes through a gate (numerics 4.4, step 1).
+#include "kernels/recurrent_backward.h"
 #include "model/parts/cells.h"
 #include "model/parts/makers.h"
 
@@ -17,6 +18,7 @@ struct ShortConvWeights : PartWeights {
 };
 
 struct ShortConvActivations : PartActivations {
+  float* stream = nullptr;  // [T][D] the residual stream before it, or null
   Activation normed;        // [T][D]
   float* inputs = nullptr;  // [T][3 D]
   Activation mixed;         // [T][D]
@@ -44,6 +46,8 @@ class ShortConv final : public PartWithState<ShortConvWeights, ShortConvActivati
   const Matrix* first(const Weights& w) const override { return &w.inputs; }
   void place(ActivationMemory& memory, Activations& at) const override;
   void forward(const PartPass& p, const Weights& w, const Activations& at) const override;
+  void backward(BackwardPass& b, const Kept& kept) const override;
+  void conv_backward(BackwardPass& b, const Kept& kept) const;
 
   ConvMemory memory_of(CellArrays& chunks, CellArrays& states, DType type) const {
     return {chunks.take(kChunkSlots * channels_ * size_of(type)),
@@ -70,6 +74,7 @@ void ShortConv::visit(Weights& w, TensorVisitor& tensors) const {
 }
 
 void ShortConv::place(ActivationMemory& memory, Activations& at) const {
+  at.stream = memory.stream(model_.hidden);
   at.normed = memory.activation(model_.hidden);
   at.inputs = memory.array<float>(3 * channels_);
   at.mixed = memory.activation(channels_);
@@ -82,6 +87,7 @@ void ShortConv::forward(const PartPass& p, const Weights& w, const Activations& 
   CellArrays chunks(p.chunks), states(p.states);
   const ConvMemory memory = memory_of(chunks, states, type);
   copy_chunks(p);
+  p.hooks.keep_hidden(at.stream);
   p.ops.norm(p.hidden, w.norm, at.normed);
   p.trace("attention_norm", at.normed, model_.hidden);
   p.ops.product("conv inputs", at.normed, w.inputs, nullptr, p.rows, at.inputs, w.inputs.n, &w.o);
@@ -109,6 +115,60 @@ void ShortConv::forward(const PartPass& p, const Weights& w, const Activations& 
   p.ops.add_product("o", at.mixed, w.o, shard_.runs(conv_output_split_k(model_)), nullptr, nullptr,
                     p.next);
   p.trace("o", p.hidden, model_.hidden);
+}
+
+// The gradients of factors, gates and inputs, side by side as the forward has these.
+void ShortConv::conv_backward(BackwardPass& b, const Kept& kept) const {
+  const Activations& at = kept.at;
+  const BackwardWorkspace& ws = b.workspace();
+  const int64_t stride = 3 * channels_;
+  b.run("short conv backward", b.kernels().short_conv_backward,
+        ShortConvBackwardParams{.x = at.inputs + 2 * channels_,
+                                .x_stride = stride,
+                                .factor = at.inputs,
+                                .factor_stride = stride,
+                                .positions = b.tables().positions,
+                                .rows = b.rows(),
+                                .channels = channels_,
+                                .taps = spec_.taps,
+                                .weight = kept.w.taps,
+                                .weight_stride = channels_,
+                                .bias = nullptr,
+                                .silu = false,
+                                .gate = at.inputs + channels_,
+                                .gate_stride = stride,
+                                .d_out = ws.mixed.data(),
+                                .d_out_stride = channels_,
+                                .d_sum = ws.sums.data(),
+                                .d_sum_stride = channels_,
+                                .dx = ws.inputs.data() + 2 * channels_,
+                                .d_factor = ws.inputs.data(),
+                                .d_gate = ws.inputs.data() + channels_,
+                                .dx_stride = stride,
+                                .d_weight = b.gradient(conv_tap, layer_),
+                                .d_weight_stride = tap_step(channels_),
+                                .d_bias = nullptr});
+}
+
+void ShortConv::backward(BackwardPass& b, const Kept& kept) const {
+  const Activations& at = kept.at;
+  const BackwardWorkspace& ws = b.workspace();
+  const int64_t d = model_.hidden;
+  const Activation d_out = b.round(b.d_hidden(), d, ws.out);
+  b.matmul("o dX", d_out, kept.transposed.o, ws.mixed.data());
+  b.pack_inputs(at.mixed, channels_);
+  b.weight_gradient("o dW", b.gradient(conv_o, layer_), d_out, {0, d}, channels_);
+
+  conv_backward(b, kept);
+  const Activation d_inputs = b.round(ws.inputs.data(), 3 * channels_, ws.wide);
+  b.matmul("conv inputs dX", d_inputs, kept.transposed.inputs, ws.normed.data());
+  b.pack_inputs(at.normed, d);
+  int64_t first = 0;
+  for (const TensorRole role : {conv_factor, conv_gate, conv_input}) {
+    b.weight_gradient("conv inputs dW", b.gradient(role, layer_), d_inputs, {first, channels_}, d);
+    first += channels_;
+  }
+  b.norm({input_norm, layer_, kept.w.norm}, at.stream);
 }
 
 }  // namespace

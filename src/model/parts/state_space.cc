@@ -23,6 +23,7 @@ struct StateSpaceWeights : PartWeights {
 };
 
 struct StateSpaceActivations : PartActivations {
+  float* stream = nullptr;  // [T][D] the residual stream before it, or null
   Activation normed;        // [T][D]
   float* inputs = nullptr;  // [T][2 K R + 2 H V]
   float* steps = nullptr;   // [T][H]
@@ -49,6 +50,13 @@ class StateSpace final : public PartWithState<StateSpaceWeights, StateSpaceActiv
   const Matrix* first(const Weights& w) const override { return &w.inputs; }
   void place(ActivationMemory& memory, Activations& at) const override;
   void forward(const PartPass& p, const Weights& w, const Activations& at) const override;
+  void backward(BackwardPass& b, const Kept& kept) const override;
+
+  RecurrentHeads::Convolution convolution_of(const Weights& w, const Activations& at) const {
+    return {.x = at.inputs, .x_stride = w.inputs.n, .weight = w.conv, .bias = w.conv_bias};
+  }
+  RecurrentHeads::Gates gates_of(const Weights& w, const Activations& at) const;
+  GatedNormParams norm_of(int64_t rows, const Weights& w, const Activations& at) const;
 
   const StateSpaceSpec spec_;
   const RecurrentHeads heads_;  // of this rank
@@ -87,6 +95,7 @@ void StateSpace::visit(Weights& w, TensorVisitor& tensors) const {
 }
 
 void StateSpace::place(ActivationMemory& memory, Activations& at) const {
+  at.stream = memory.stream(model_.hidden);
   at.normed = memory.activation(model_.hidden);
   at.inputs = memory.array<float>(heads_.mixed() + heads_.values());
   at.steps = memory.array<float>(heads_.heads);
@@ -94,42 +103,63 @@ void StateSpace::place(ActivationMemory& memory, Activations& at) const {
   at.gated = memory.activation(heads_.values());
 }
 
+RecurrentHeads::Gates StateSpace::gates_of(const Weights& w, const Activations& at) const {
+  return {.a = at.steps,
+          .a_stride = w.steps.n,
+          .log_rate = w.log_rate,
+          .bias = w.bias,
+          .least = spec_.least_step,
+          .most = spec_.most_step};
+}
+
+GatedNormParams StateSpace::norm_of(int64_t rows, const Weights& w, const Activations& at) const {
+  const int64_t groups = spec_.norm_groups / shard_.size;  // of this rank
+  return {.x = at.heads.out,
+          .x_stride = heads_.values(),
+          .gate = at.inputs + heads_.mixed(),
+          .gate_stride = w.inputs.n,
+          .weight = w.group_norm,
+          .own_weights = true,
+          .is_sigmoid = false,
+          .gate_first = true,
+          .eps = model_.norm_eps,
+          .rows = rows,
+          .groups = groups,
+          .width = heads_.values() / groups,
+          .out = at.gated};
+}
+
 // h = h + o(norm(recurrence(conv(inputs(norm(h))), steps(norm(h))) * silu(gates)))
 void StateSpace::forward(const PartPass& p, const Weights& w, const Activations& at) const {
   const RecurrentMemory memory = heads_.begin(p);
-  const int64_t width = heads_.values(), stride = w.inputs.n;
+  p.hooks.keep_hidden(at.stream);
   p.ops.norm(p.hidden, w.norm, at.normed);
   p.trace("attention_norm", at.normed, model_.hidden);
-  p.ops.product("recurrent inputs", at.normed, w.inputs, nullptr, p.rows, at.inputs, stride);
+  p.ops.product("recurrent inputs", at.normed, w.inputs, nullptr, p.rows, at.inputs, w.inputs.n);
   p.ops.product("recurrent gates", at.normed, w.steps, nullptr, p.rows, at.steps, w.steps.n, &w.o);
-  heads_.convolve(p, at.heads, memory,
-                  {.x = at.inputs, .x_stride = stride, .weight = w.conv, .bias = w.conv_bias});
-  heads_.gate(p, at.heads,
-              {.a = at.steps,
-               .a_stride = w.steps.n,
-               .log_rate = w.log_rate,
-               .bias = w.bias,
-               .least = spec_.least_step,
-               .most = spec_.most_step});
+  heads_.convolve(p, at.heads, memory, convolution_of(w, at));
+  heads_.gate(p, at.heads, gates_of(w, at));
   heads_.recur(p, at.heads, memory, w.skips);
-  p.ops.run("gated norm", p.ops.kernels().gated_norm,
-            GatedNormParams{.x = at.heads.out,
-                            .x_stride = width,
-                            .gate = at.inputs + heads_.mixed(),
-                            .gate_stride = stride,
-                            .weight = w.group_norm,
-                            .own_weights = true,
-                            .is_sigmoid = false,
-                            .gate_first = true,
-                            .eps = model_.norm_eps,
-                            .rows = p.rows,
-                            .groups = heads_.key_heads,
-                            .width = width / heads_.key_heads,
-                            .out = at.gated});
-  p.trace("gated norm", at.gated, width);
+  p.ops.run("gated norm", p.ops.kernels().gated_norm, norm_of(p.rows, w, at));
+  p.trace("gated norm", at.gated, heads_.values());
   p.ops.add_product("o", at.gated, w.o, shard_.runs(state_space_output_split_k(spec_)), nullptr,
                     nullptr, p.next);
   p.trace("o", p.hidden, model_.hidden);
+}
+
+void StateSpace::backward(BackwardPass& b, const Kept& kept) const {
+  const Activations& at = kept.at;
+  const BackwardWorkspace& ws = b.workspace();
+  const int64_t d = model_.hidden, width = heads_.values();
+  const Activation d_out = b.round(b.d_hidden(), d, ws.out);
+  b.matmul("o dX", d_out, kept.transposed.o, ws.mixed.data());
+  b.pack_inputs(at.gated, width);
+  b.weight_gradient("o dW", b.gradient(recurrent_o, layer_), d_out, {0, d}, width);
+  heads_.norm_backward(b, layer_, norm_of(b.rows(), kept.w, at));
+  heads_.recur_backward(b, layer_, at.heads, gates_of(kept.w, at), kept.w.skips);
+  heads_.conv_backward(b, layer_, convolution_of(kept.w, at));
+  heads_.inputs_backward(b, layer_, at.normed, kept.transposed.inputs, kept.transposed.steps);
+  b.norm({input_norm, layer_, kept.w.norm}, at.stream);
 }
 
 }  // namespace

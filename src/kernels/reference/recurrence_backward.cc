@@ -1,0 +1,411 @@
+// The backward of recurrences (numerics 9), a head of a sequence at a time. Products are those of
+// the table, so that every set has its own; what stands between them is the same on all.
+#include <algorithm>
+
+#include "base/check.h"
+#include "kernels/recurrent_backward.h"
+#include "kernels/reference/norm_rows.h"
+#include "kernels/reference/recurrence_memory.h"
+#include "kernels/reference/reference.h"
+
+namespace invar::reference {
+
+namespace {
+
+// One value head of one sequence.
+class HeadOfSequence {
+ public:
+  HeadOfSequence(const RecurrenceBackwardParams& p, int64_t begin, int64_t end, int head,
+                 const RecurrenceMemory& memory)
+      : p_(p),
+        m_(memory),
+        begin_(begin),
+        end_(end),
+        head_(head),
+        key_head_(head / (p.heads / p.key_heads)),
+        r_(p.key_size),
+        v_(p.value_size),
+        key_stride_(round_up(r_, kLeafPad)),
+        value_stride_(round_up(v_, kLeafPad)),
+        whole_{.share = {}} {}
+
+  void run() {
+    const int64_t chunks = (end_ - begin_ + kSlots - 1) / kSlots;
+    std::fill_n(m_.states, r_ * v_, 0.0f);
+    for (int64_t chunk = 0; chunk < chunks; ++chunk) {
+      enter(chunk);
+      compute_values();
+      if (chunk + 1 < chunks) compute_next_state();
+    }
+    for (int64_t chunk = chunks; chunk-- > 0;) {
+      enter(chunk);
+      has_next_ = chunk + 1 < chunks;
+      go_back();
+    }
+  }
+
+ private:
+  bool is_delta() const { return p_.kind != Recurrence::state_space; }
+  int64_t row(int slot) const { return begin_ + chunk_ * kSlots + slot; }
+  float* state() const { return m_.states + chunk_ * r_ * v_; }
+  bf16_t* values(int slot) const { return m_.values + (chunk_ * kSlots + slot) * value_stride_; }
+  float* rest(int slot) const { return m_.rests + (chunk_ * kSlots + slot) * v_; }
+  const float* v(int slot) const { return p_.v + row(slot) * p_.v_stride + head_ * v_; }
+  float factor(int slot) const { return p_.factors[row(slot) * p_.heads + head_]; }
+  static float& at(float* square, int row, int slot) { return square[row * kSlots + slot]; }
+
+  // y[i][n] = dot(x_i, w_n) over k elements; w(n, k) gives elements of w.
+  template <typename W>
+  void dots(const bf16_t* x, int64_t stride, int64_t rows, W w, int64_t n, int64_t k,
+            float* y) const {
+    bf16_t* out = m_.packed;
+    for (int64_t first = 0; first < n; first += 16)
+      for (int64_t pair = 0; pair < round_up(k, kLeafPad); pair += 2)
+        for (int64_t i = first; i < first + 16; ++i)
+          for (int64_t j = pair; j < pair + 2; ++j) *out++ = i < n && j < k ? w(i, j) : bf16_t{0};
+    p_.matmul({.x = {const_cast<bf16_t*>(x), DType::bf16, stride},
+               .w = {.data = m_.packed, .type = DType::bf16, .n = n, .k = k},
+               .rows = rows,
+               .split_k = 1,
+               .bias = nullptr,
+               .accumulate = false,
+               .y = y,
+               .y_stride = n},
+              whole_);
+  }
+  // The same of rows of keys, values, or slots.
+  auto rows_of(const bf16_t* x, int64_t stride) const {
+    return [=](int64_t n, int64_t k) { return x[n * stride + k]; };
+  }
+  auto columns_of(const bf16_t* x, int64_t stride) const {
+    return [=](int64_t n, int64_t k) { return x[k * stride + n]; };
+  }
+  auto state_by_values(const float* x) const {  // outputs e, inner elements d
+    return [=, v = v_](int64_t e, int64_t d) { return f32_to_bf16(x[d * v + e]); };
+  }
+  auto state_by_keys(const float* x) const {
+    return [=, v = v_](int64_t d, int64_t e) { return f32_to_bf16(x[d * v + e]); };
+  }
+
+  // Rows, sums and decays of a chunk; rows that are not there are zeros.
+  void enter(int64_t chunk) {
+    chunk_ = chunk;
+    rows_ = static_cast<int>(std::min<int64_t>(kSlots, end_ - row(0)));
+    std::fill_n(m_.q, kSlots * key_stride_, bf16_t{0});
+    std::fill_n(m_.k, kSlots * key_stride_, bf16_t{0});
+    float sum = 0.0f;
+    for (int i = 0; i < rows_; ++i) {
+      const int64_t from = (row(i) * p_.key_heads + key_head_) * key_stride_;
+      std::copy_n(p_.q + from, r_, m_.q + i * key_stride_);
+      std::copy_n(p_.k + from, r_, m_.k + i * key_stride_);
+      sums_[i] = sum = sum + p_.decays[row(i) * p_.heads + head_];
+      factors_[i] = math::exp(sum);
+    }
+    for (int i = 0; i < kSlots; ++i)
+      for (int s = 0; s < kSlots; ++s)
+        at(m_.decay, i, s) = s <= i && i < rows_ ? math::exp(sums_[i] - sums_[s]) : 0.0f;
+    if (is_delta()) weigh(m_.k, m_.of_key, 0);
+  }
+
+  // Weights of rows' queries or keys at the slots up to their own, `own` of that counted in.
+  void weigh(const bf16_t* x, float* weights, int own) const {
+    dots(x, key_stride_, kSlots, rows_of(m_.k, key_stride_), kSlots, r_, weights);
+    for (int i = 0; i < kSlots; ++i)
+      for (int s = 0; s < kSlots; ++s)
+        at(weights, i, s) = s < i + own ? at(m_.decay, i, s) * at(weights, i, s) : 0.0f;
+  }
+
+  // u and r of the chunk's rows, as the forward has them.
+  void compute_values() const {
+    std::fill_n(values(0), kSlots * value_stride_, bf16_t{0});
+    if (is_delta() && chunk_ > 0)
+      dots(m_.k, key_stride_, rows_, state_by_values(state()), v_, r_, m_.of_state);
+    for (int first = 0; first < rows_; first += kStretchSlots) {
+      const int end = std::min(rows_, first + kStretchSlots);
+      if (is_delta() && first > 0) {
+        round_weights(m_.of_key, first, end, 0, first, m_.rounded);
+        dots(m_.rounded + first * kSlots, kSlots, end - first, columns_of(values(0), value_stride_),
+             v_, kSlots, m_.d_value + first * v_);
+      }
+      for (int i = first; i < end; ++i) compute_value(i, first);
+    }
+  }
+
+  void compute_value(int i, int stretch) const {
+    float* r = rest(i);
+    for (int64_t e = 0; e < v_; ++e) {
+      r[e] = v(i)[e];
+      if (!is_delta()) continue;
+      if (chunk_ > 0) r[e] = __builtin_fmaf(-factors_[i], m_.of_state[i * v_ + e], r[e]);
+      if (stretch > 0) r[e] = r[e] - m_.d_value[i * v_ + e];
+    }
+    for (int s = stretch; s < i && is_delta(); ++s)
+      for (int64_t e = 0; e < v_; ++e)
+        r[e] = __builtin_fmaf(-at(m_.of_key, i, s), bf16_to_f32(values(s)[e]), r[e]);
+    for (int64_t e = 0; e < v_; ++e) values(i)[e] = f32_to_cached_bf16(factor(i) * r[e]);
+  }
+
+  // Rows [first, end) of weights as bf16, +0 but for the slots [begin, behind).
+  static void round_weights(float* weights, int first, int end, int begin, int behind,
+                            bf16_t* out) {
+    for (int i = first; i < end; ++i)
+      for (int s = 0; s < kSlots; ++s)
+        out[i * kSlots + s] = s >= begin && s < behind ? f32_to_bf16(at(weights, i, s)) : bf16_t{0};
+  }
+  // Row s of out has what row i of x has at s.
+  static void turn(const bf16_t* x, bf16_t* out) {
+    for (int i = 0; i < kSlots; ++i)
+      for (int s = 0; s < kSlots; ++s) out[s * kSlots + i] = x[i * kSlots + s];
+  }
+  // Rows of keys or queries times a number of each.
+  template <typename Factor>
+  void decay_rows(const bf16_t* x, Factor factor, bf16_t* out) const {
+    for (int i = 0; i < kSlots; ++i)
+      for (int64_t d = 0; d < key_stride_; ++d)
+        out[i * key_stride_ + d] =
+            i < rows_ ? f32_to_bf16(bf16_to_f32(x[i * key_stride_ + d]) * factor(i)) : bf16_t{0};
+  }
+  // Channels as rows of slots.
+  void turn_keys(const bf16_t* x) const {
+    for (int64_t d = 0; d < r_; ++d)
+      for (int i = 0; i < kSlots; ++i) m_.columns[d * kSlots + i] = x[i * key_stride_ + d];
+  }
+  float until_boundary(int slot) const { return math::exp(sums_[kSlots - 1] - sums_[slot]); }
+
+  void compute_next_state() const {
+    decay_rows(
+        m_.k, [&](int i) { return until_boundary(i); }, m_.written_k);
+    turn_keys(m_.written_k);
+    float* next = state() + r_ * v_;
+    dots(m_.columns, kSlots, r_, columns_of(values(0), value_stride_), v_, kSlots, next);
+    for (int64_t i = 0; i < r_ * v_; ++i)
+      next[i] = __builtin_fmaf(factors_[kSlots - 1], state()[i], next[i]);
+  }
+
+  // ---- Backward
+
+  void go_back() {
+    load_gradients();
+    weigh(m_.q, m_.of_query, 1);
+    dots(m_.d_out, value_stride_, kSlots, rows_of(values(0), value_stride_), kSlots, v_,
+         m_.d_of_query);
+    gradients_of_values();
+    gradients_of_rests();
+    gradients_of_keys();
+    gradients_of_decays();
+    gradient_of_state();
+    add_to_key_head();
+  }
+
+  void load_gradients() const {
+    std::fill_n(m_.d_out, kSlots * value_stride_, bf16_t{0});
+    for (int i = 0; i < rows_; ++i)
+      for (int64_t e = 0; e < v_; ++e)
+        m_.d_out[i * value_stride_ + e] =
+            f32_to_bf16(p_.d_out[row(i) * p_.d_out_stride + head_ * v_ + e]);
+  }
+
+  // Of u, by what outputs and the next state read of it.
+  void gradients_of_values() const {
+    round_weights(m_.of_query, 0, kSlots, 0, kSlots, m_.rounded);
+    turn(m_.rounded, m_.turned);
+    dots(m_.turned, kSlots, rows_, columns_of(m_.d_out, value_stride_), v_, kSlots, m_.d_value);
+    if (!has_next_) return;
+    decay_rows(
+        m_.k, [&](int i) { return until_boundary(i); }, m_.written_k);
+    dots(m_.written_k, key_stride_, rows_, state_by_values(m_.d_state), v_, r_, m_.of_state);
+    for (int64_t i = 0; i < rows_ * v_; ++i) m_.d_value[i] = m_.d_value[i] + m_.of_state[i];
+  }
+
+  // Of r, the last row first: what later rows' values read of u.
+  void gradients_of_rests() const {
+    std::fill_n(m_.d_rest, kSlots * value_stride_, bf16_t{0});
+    if (is_delta()) {
+      round_weights(m_.of_key, 0, kSlots, 0, kSlots, m_.rounded_key);
+      turn(m_.rounded_key, m_.turned);
+    }
+    for (int first = (rows_ - 1) / kStretchSlots * kStretchSlots; first >= 0;
+         first -= kStretchSlots) {
+      const int end = std::min(rows_, first + kStretchSlots);
+      if (is_delta() && end < rows_)  // rows of this stretch are still +0
+        dots(m_.turned + first * kSlots, kSlots, end - first, columns_of(m_.d_rest, value_stride_),
+             v_, kSlots, m_.of_state + first * v_);
+      for (int i = end; i-- > first;) gradient_of_rest(i, end);
+    }
+  }
+
+  void gradient_of_rest(int i, int end) const {
+    float *du = m_.d_value + i * v_, *dr = m_.d_rest_f32 + i * v_;
+    if (is_delta()) {
+      for (int64_t e = 0; e < v_ && end < rows_; ++e) du[e] = du[e] - m_.of_state[i * v_ + e];
+      for (int t = end; t-- > i + 1;)
+        for (int64_t e = 0; e < v_; ++e)
+          du[e] = __builtin_fmaf(-at(m_.of_key, t, i), m_.d_rest_f32[t * v_ + e], du[e]);
+    }
+    float* dv = p_.dv + row(i) * p_.d_stride + head_ * v_;
+    const float skip = p_.skips ? p_.skips[head_] : 0.0f;
+    for (int64_t e = 0; e < v_; ++e) {
+      dr[e] = factor(i) * du[e];
+      m_.d_rest[i * value_stride_ + e] = f32_to_bf16(dr[e]);
+      const float d = bf16_to_f32(m_.d_out[i * value_stride_ + e]);
+      dv[e] = p_.skips ? __builtin_fmaf(skip, d, dr[e]) : dr[e];
+    }
+    p_.d_factors[row(i) * p_.heads + head_] = dot64(du, rest(i), v_);
+    if (!p_.d_skips) return;
+    alignas(64) float d[kMostStateSize];
+    for (int64_t e = 0; e < v_; ++e) d[e] = bf16_to_f32(m_.d_out[i * value_stride_ + e]);
+    p_.d_skips[row(i) * p_.heads + head_] = dot64(d, v(i), v_);
+  }
+
+  // y[i][d] = y[i][d] + factor(i) * part[i][d]
+  template <typename Factor>
+  void add_part(Factor factor, float* y) const {
+    for (int i = 0; i < rows_; ++i)
+      for (int64_t d = 0; d < r_; ++d)
+        y[i * r_ + d] = y[i * r_ + d] + factor(i) * m_.part[i * r_ + d];
+  }
+
+  void gradients_of_keys() const {
+    const auto keys = columns_of(m_.k, key_stride_);
+    decay_weights(m_.d_of_query, 1, m_.rounded);
+    dots(m_.rounded, kSlots, rows_, keys, r_, kSlots, m_.dq);
+    turn(m_.rounded, m_.turned);
+    dots(m_.turned, kSlots, rows_, columns_of(m_.q, key_stride_), r_, kSlots, m_.read);
+    if (chunk_ > 0) {
+      dots(m_.d_out, value_stride_, rows_, state_by_keys(state()), r_, v_, m_.part);
+      add_part([&](int i) { return factors_[i]; }, m_.dq);
+    }
+    if (is_delta()) gradients_of_reading_keys();
+    if (!has_next_) return;
+    dots(values(0), value_stride_, rows_, state_by_keys(m_.d_state), r_, v_, m_.written);
+    for (int i = 0; i < rows_; ++i)
+      for (int64_t d = 0; d < r_; ++d)
+        m_.written[i * r_ + d] = until_boundary(i) * m_.written[i * r_ + d];
+  }
+
+  // A key reads the values and keys before it, and the state.
+  void gradients_of_reading_keys() const {
+    dots(m_.d_rest, value_stride_, kSlots, rows_of(values(0), value_stride_), kSlots, v_,
+         m_.d_of_key);
+    for (int i = 0; i < kSlots * kSlots; ++i) m_.d_of_key[i] = -m_.d_of_key[i];
+    decay_weights(m_.d_of_key, 0, m_.rounded_key);
+    dots(m_.rounded_key, kSlots, rows_, columns_of(m_.k, key_stride_), r_, kSlots, m_.reader);
+    turn(m_.rounded_key, m_.turned);
+    dots(m_.turned, kSlots, rows_, columns_of(m_.k, key_stride_), r_, kSlots, m_.part);
+    add_part([](int) { return 1.0f; }, m_.read);
+    if (chunk_ == 0) return;
+    dots(m_.d_rest, value_stride_, rows_, state_by_keys(state()), r_, v_, m_.part);
+    add_part([&](int i) { return -factors_[i]; }, m_.reader);
+  }
+
+  // From the gradients of weights to those of the dots in them.
+  void decay_weights(const float* d, int own, bf16_t* out) const {
+    for (int i = 0; i < kSlots; ++i)
+      for (int s = 0; s < kSlots; ++s)
+        out[i * kSlots + s] = s < i + own && i < rows_
+                                  ? f32_to_bf16(d[i * kSlots + s] * at(m_.decay, i, s))
+                                  : bf16_t{0};
+  }
+
+  // What a row's sum of decays is worth in all that it multiplies or divides.
+  float gradient_of_sum(int i) const {
+    float lane[64] = {};
+    for (int64_t d = 0; d < r_; ++d) {
+      const float q = bf16_to_f32(m_.q[i * key_stride_ + d]),
+                  k = bf16_to_f32(m_.k[i * key_stride_ + d]);
+      float& sum = lane[d % 64];
+      sum = __builtin_fmaf(q, m_.dq[i * r_ + d], sum);
+      if (is_delta()) sum = __builtin_fmaf(k, m_.reader[i * r_ + d], sum);
+      sum = __builtin_fmaf(-k, m_.read[i * r_ + d], sum);
+    }
+    return orders::halve64(lane);
+  }
+  float gradient_of_writing(int i) const {
+    float k[kMostStateSize];
+    for (int64_t d = 0; d < r_; ++d) k[d] = bf16_to_f32(m_.k[i * key_stride_ + d]);
+    return dot64(k, m_.written + i * r_, r_);
+  }
+
+  // A decay counts in all sums from its row on, and in what is written to the state before it.
+  void gradients_of_decays() const {
+    float after = 0.0f, before = 0.0f, d[kSlots];
+    for (int i = rows_; i-- > 0;) d[i] = after = gradient_of_sum(i) + after;
+    if (has_next_) {
+      float of_channels[kMostStateSize];
+      for (int64_t c = 0; c < r_; ++c)
+        of_channels[c] = dot64(state() + c * v_, m_.d_state + c * v_, v_);
+      before = factors_[kSlots - 1] * orders::sum64({of_channels, static_cast<size_t>(r_)});
+    }
+    for (int i = 0; i < rows_; ++i) {
+      p_.d_decays[row(i) * p_.heads + head_] = has_next_ ? d[i] + before : d[i];
+      if (has_next_) before = before + gradient_of_writing(i);
+    }
+  }
+
+  void gradient_of_state() const {
+    if (chunk_ == 0) return;
+    float* d = m_.d_of_queries;
+    decay_rows(
+        m_.q, [&](int i) { return factors_[i]; }, m_.decayed_q);
+    turn_keys(m_.decayed_q);
+    dots(m_.columns, kSlots, r_, columns_of(m_.d_out, value_stride_), v_, kSlots, d);
+    if (is_delta()) {
+      decay_rows(
+          m_.k, [&](int i) { return factors_[i]; }, m_.decayed_k);
+      turn_keys(m_.decayed_k);
+      dots(m_.columns, kSlots, r_, columns_of(m_.d_rest, value_stride_), v_, kSlots, m_.d_of_keys);
+      for (int64_t i = 0; i < r_ * v_; ++i) d[i] = d[i] - m_.d_of_keys[i];
+    }
+    for (int64_t i = 0; i < r_ * v_; ++i)
+      m_.d_state[i] = has_next_ ? __builtin_fmaf(factors_[kSlots - 1], m_.d_state[i], d[i]) : d[i];
+  }
+
+  // Value heads of a key head, ascending.
+  void add_to_key_head() const {
+    const bool is_first = head_ % (p_.heads / p_.key_heads) == 0;
+    for (int i = 0; i < rows_; ++i) {
+      float* dq = p_.dq + row(i) * p_.d_stride + key_head_ * r_;
+      float* dk = p_.dk + row(i) * p_.d_stride + key_head_ * r_;
+      for (int64_t d = 0; d < r_; ++d) {
+        const int64_t at = i * r_ + d;
+        float k = is_delta() ? m_.reader[at] + m_.read[at] : m_.read[at];
+        if (has_next_) k = k + m_.written[at];
+        dq[d] = (is_first ? 0.0f : dq[d]) + m_.dq[at];
+        dk[d] = (is_first ? 0.0f : dk[d]) + k;
+      }
+    }
+  }
+
+  const RecurrenceBackwardParams& p_;
+  const RecurrenceMemory& m_;
+  const int64_t begin_, end_;
+  const int head_, key_head_;
+  const int64_t r_, v_, key_stride_, value_stride_;
+  const Execution whole_;
+  int64_t chunk_ = 0;
+  int rows_ = 0;
+  bool has_next_ = false;
+  float sums_[kSlots] = {}, factors_[kSlots] = {};
+};
+
+}  // namespace
+
+int64_t recurrence_backward_scratch(int64_t max_positions, int64_t key_size, int64_t value_size) {
+  return RecurrenceMemory(nullptr, max_positions, key_size, value_size).bytes;
+}
+
+void recurrence_backward(const RecurrenceBackwardParams& p, const Execution& on) {
+  CHECK(p.kind != Recurrence::channel_delta, "a backward of one decay a head");
+  const RecurrenceMemory memory(p.scratch + on.share.index * p.scratch_stride, p.max_positions,
+                                p.key_size, p.value_size);
+  const int per_key = p.heads / p.key_heads;
+  int64_t unit = 0;
+  for (int32_t i = 0; i < p.sequences; ++i)
+    for (int key_head = 0; key_head < p.key_heads; ++key_head) {
+      if (unit++ % on.share.count != on.share.index) continue;
+      for (int head = key_head * per_key; head < (key_head + 1) * per_key; ++head)
+        HeadOfSequence(p, p.sequence_begin[i], p.sequence_begin[i + 1], head, memory).run();
+    }
+}
+
+}  // namespace invar::reference

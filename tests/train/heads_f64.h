@@ -1,0 +1,31 @@
+// Heads with a state in float64, a row at a time: the recurrences as they are published.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+namespace invar {
+
+using RowsF64 = std::vector<std::vector<double>>;
+
+struct HeadsF64 {
+  int64_t key_heads, heads, key_size, value_size;
+  bool is_delta, doubles;  // the gated delta rule; else Mamba 2
+  double least, most;      // of Mamba 2's steps
+  int64_t norm_groups;
+  double norm_eps;
+  const double *bias, *rate, *skip;  // [heads]
+  const double* norm;                // [value_size], of Mamba 2 of all values
+};
+
+// What products and short convolutions give.
+struct RowsOfHeads {
+  RowsF64 queries, keys, values;
+  RowsF64 decays, factors;  // [heads]; factors of the delta rule alone
+  RowsF64 gates;
+};
+
+// What the output product multiplies.
+RowsF64 run_heads_f64(const HeadsF64& of, RowsOfHeads rows);
+
+}  // namespace invar
