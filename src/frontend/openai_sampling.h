@@ -6,6 +6,31 @@
 
 namespace invar::openai {
 
+// The fields of a body that say how an answer is sampled.
+inline constexpr std::string_view kSamplingFields[] = {"n",
+                                                       "max_tokens",
+                                                       "min_tokens",
+                                                       "ignore_eos",
+                                                       "temperature",
+                                                       "top_k",
+                                                       "top_p",
+                                                       "min_p",
+                                                       "repetition_penalty",
+                                                       "presence_penalty",
+                                                       "frequency_penalty",
+                                                       "seed",
+                                                       "stop",
+                                                       "stop_token_ids",
+                                                       "include_stop_str_in_output",
+                                                       "logit_bias",
+                                                       "bad_words",
+                                                       "allowed_token_ids",
+                                                       "skip_special_tokens",
+                                                       "logprobs",
+                                                       "prompt_logprobs",
+                                                       "structured_outputs",
+                                                       "response_format"};
+
 // The seed that a body names; -1 names none, so that one is drawn.
 const json::Value* given_seed(const BodyFields& fields);
 // What the body leaves open stays as it is. Throws UsageError with the field's name.

@@ -8,40 +8,16 @@
 #include "base/error.h"
 #include "errors.h"
 #include "frontend/answer_builder.h"
+#include "frontend/openai_sampling.h"
 #include "trainer_bodies.h"
 
 namespace invar::server {
 
 namespace {
 
-// Of a request of text those fields that say how an answer is sampled.
-constexpr const char* kSampling[] = {"n",
-                                     "max_tokens",
-                                     "min_tokens",
-                                     "ignore_eos",
-                                     "temperature",
-                                     "top_k",
-                                     "top_p",
-                                     "min_p",
-                                     "repetition_penalty",
-                                     "presence_penalty",
-                                     "frequency_penalty",
-                                     "seed",
-                                     "stop",
-                                     "stop_token_ids",
-                                     "include_stop_str_in_output",
-                                     "logit_bias",
-                                     "bad_words",
-                                     "allowed_token_ids",
-                                     "skip_special_tokens",
-                                     "logprobs",
-                                     "prompt_logprobs",
-                                     "structured_outputs",
-                                     "response_format"};
-
 json::Value sampling_of(const json::Value& body, bool is_chat) {
   json::Value sampling = json::Object{};
-  for (const char* name : kSampling)
+  for (const std::string_view name : openai::kSamplingFields)
     if (const json::Value* found = body.find(name); found && !found->is_null())
       sampling.set(name, *found);
   if (const json::Value* most = body.find("max_completion_tokens"); most && !most->is_null())
