@@ -141,7 +141,8 @@ std::unique_ptr<TensorSource> open_weights(const ModelOptions& options, const Mo
                                options.weights == "twin"  ? Quantised::as_twin
                                : options.weights == "fp8" ? Quantised::as_fp8
                                                           : Quantised::as_stored);
-  stored = bare_tensors(std::move(stored), config.head == Head::classes);
+  stored =
+      bare_tensors(std::move(stored), config.head == Head::tokens, config.head == Head::classes);
   return decoder_tensors(config.spec, std::move(stored));
 }
 

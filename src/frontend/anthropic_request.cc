@@ -70,12 +70,28 @@ class Conversation {
   // The text of a block that is one, or stands for one.
   std::optional<std::string> text_of(const json::Value& block) const {
     const std::string type = type_of(block);
+    if (type == "search_result") return result_text(block);
     if (type == "tool_reference") return "The tool " + name_in(block, "tool_name") + " is loaded.";
     const json::Value* source = type == "document" ? block.find("source") : nullptr;
     if (type != "text" && (!source || type_of(*source) != "text")) return std::nullopt;
     const json::Value& text = source ? member(*source, "data") : member(block, "text");
     if (!text.is_string()) fail_usage("expected text in a block, found {}", text.type_name());
     return text.as_string();
+  }
+
+  // What was found elsewhere: its title, where it stands, and its words.
+  std::string result_text(const json::Value& block) const {
+    std::string text = name_in(block, "title") + "\n" + name_in(block, "source");
+    const json::Value& content = member(block, "content");
+    if (!content.is_array())
+      fail_usage("expected the content of a search_result as blocks, found {}",
+                 content.type_name());
+    for (const json::Value& one : content.as_array()) {
+      const json::Value& words = member(one, "text");
+      if (!words.is_string()) fail_usage("expected text in a block, found {}", words.type_name());
+      text += "\n" + words.as_string();
+    }
+    return text;
   }
 
   static std::string name_in(const json::Value& block, const char* key) {
@@ -182,6 +198,14 @@ class Conversation {
                                                    : json::Value("")}});
   }
 
+  // A text of no words, or blocks of nothing else.
+  static bool is_empty(const json::Value& content) {
+    if (content.is_string()) return content.as_string().empty();
+    return std::ranges::all_of(content.as_array(), [](const json::Value& block) {
+      return type_of(block) == "text" && member(block, "text") == json::Value("");
+    });
+  }
+
   void add_message(const json::Value& message) {
     const json::Value& role = member(message, "role");
     const json::Value& content = member(message, "content");
@@ -193,6 +217,7 @@ class Conversation {
     if (!content.is_string() && !content.is_array())
       fail_usage("expected the content of a message as text or blocks, found {}",
                  content.type_name());
+    if (is_user && is_empty(content)) fail_usage("expected words in a user's message, found none");
     if (content.is_string() || is_system)
       messages_.push_back(
           json::Object{{"role", role}, {"content", text_content(content, "a message")}});

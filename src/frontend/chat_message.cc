@@ -35,8 +35,9 @@ std::string joined_parts(const Array& parts) {
   std::string text;
   for (const Value& part : parts) {
     const Value* type = part.find("type");
-    const Value* piece = part.find("text");
-    if (!type || *type != Value("text") || !piece || !piece->is_string())
+    const bool is_refusal = type && *type == Value("refusal");  // the assistant's words, too
+    const Value* piece = part.find(is_refusal ? "refusal" : "text");
+    if (!type || (*type != Value("text") && !is_refusal) || !piece || !piece->is_string())
       fail_usage("expected parts of type \"text\" in a message's content, found {}",
                  json::excerpt(part));
     if (&part != &first_of(parts)) text += '\n';

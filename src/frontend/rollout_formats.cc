@@ -6,8 +6,10 @@
 
 #include "base/ends.h"
 #include "base/error.h"
+#include "frontend/body_fields.h"
 #include "frontend/expert_formats.h"
 #include "frontend/foreign_fields.h"
+#include "frontend/openai_sampling.h"
 
 namespace invar::rollout {
 
@@ -246,7 +248,11 @@ Asked asked_of_trl(const json::Value& body) {
     else if (name == "structured_outputs_regex" || name == "guided_decoding_regex")
       asked.body.set("structured_outputs", json::Object{{"regex", value}});
     else if (name == "generation_kwargs") {
-      for (const auto& [kwarg, wanted] : value.as_object()) asked.body.set(kwarg, wanted);
+      for (const auto& [kwarg, wanted] : value.as_object()) {
+        if (!among(kwarg, openai::kSamplingFields))
+          fail_usage("generation_kwargs has {}, which is not supported", json::quoted(kwarg));
+        asked.body.set(kwarg, wanted);
+      }
     } else if (name == "logprobs") {
       if (value.as_integer() != 0)
         fail_usage("expected logprobs of 0 or null, found {}: ask /v1/completions for more",

@@ -25,11 +25,17 @@ const json::Value& function_of(const json::Value& tool) {
   return *function;
 }
 
+// What says in other words which values a schema has.
+constexpr const char* kCombining[] = {"$ref", "anyOf", "oneOf", "allOf", "enum", "const"};
+
 json::Value parameters_of(const json::Value& function) {
   const json::Value* parameters = function.find("parameters");
   if (!parameters || !parameters->is_object() || parameters->as_object().empty())
     return json::Object{{"type", "object"}, {"properties", json::Object()}};
-  if (parameters->find("type") || !parameters->find("properties")) return *parameters;
+  const json::Value* type = parameters->find("type");
+  const auto names_another = [&](const char* word) { return parameters->find(word) != nullptr; };
+  if ((type && !type->is_null()) || std::ranges::any_of(kCombining, names_another))
+    return *parameters;
   json::Value object = *parameters;  // arguments are one
   object.set("type", "object");
   return object;

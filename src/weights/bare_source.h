@@ -9,7 +9,9 @@
 namespace invar {
 
 // The tensors under the names that a model with a head has; `stored` where they have them already.
-// `has_classes`: without score.weight and score.bias, the head of a cross-encoder.
-std::unique_ptr<TensorSource> bare_tensors(std::unique_ptr<TensorSource> stored, bool has_classes);
+// Where the model has no head the stored one is left out, as AutoModel leaves it; `has_classes`: so
+// are score.weight and score.bias, the head of a cross-encoder.
+std::unique_ptr<TensorSource> bare_tensors(std::unique_ptr<TensorSource> stored, bool has_head,
+                                           bool has_classes);
 
 }  // namespace invar

@@ -129,7 +129,9 @@ class SchemaBuilder : public SchemaCompiler {
 
   Expr add_plain(const Value& schema) {
     json::Array types = types_of(schema);
-    if (const Value* values = schema.find("enum")) return add_enum(schema, *values, types);
+    // Words of other types say nothing of a value.
+    if (const Value* values = schema.find("enum"))
+      return add_enum(schema, *values, schema.find("type") ? types : json::Array());
     if (types.empty()) return text.any();
     std::vector<Expr> options;
     for (const Value& type : types) options.push_back(add_type(schema, type.as_string()));

@@ -81,10 +81,13 @@ void read_exclusive(Value& plain, const char* word, const char* bound) {
 }
 
 void add_word(Value& plain, const std::string& word, const Value& value) {
-  if (word == "const") {
-    plain.set("enum", json::Array{value});
-  } else if (word == "enum") {
-    if (!plain.find("enum")) plain.set("enum", options_of(value, word));
+  if (word == "const" || word == "enum") {
+    json::Array values = word == "const" ? json::Array{value} : options_of(value, word);
+    if (const Value* other = plain.find("enum"))  // the schema has both
+      std::erase_if(values, [&](const Value& one) {
+        return std::ranges::count(other->as_array(), one) == 0;
+      });
+    plain.set("enum", std::move(values));
   } else if (word == "type" || word == "pattern" || word == "format") {
     plain.set(word, as_list(value, word));
   } else if (word == "items" && value.is_array()) {
