@@ -58,21 +58,6 @@ SamplingParams sampling_defaults(const ServeFlags& flags, const ModelOptions& mo
   return params;
 }
 
-// What the config.json of a model of embeddings says of cutting them, as vLLM reads it.
-void read_embedding_sizes(const ModelOptions& model, server::ServedModel& served) {
-  const std::string path = model.model + "/config.json";
-  if (model.load_format != "auto" || !std::filesystem::exists(path)) return;
-  const json::Value config = json::parse_file(path);
-  const json::Value* cuts = config.find("is_matryoshka");
-  const json::Value* sizes = config.find("matryoshka_dimensions");
-  served.cuts_embeddings = cuts && *cuts == json::Value(true);
-  if (!sizes || !sizes->is_array()) return;
-  for (const json::Value& size : sizes->as_array())
-    if (const auto found = size.to_integer())
-      served.embedding_sizes.push_back(static_cast<int32_t>(*found));
-  served.cuts_embeddings |= !served.embedding_sizes.empty();
-}
-
 // What the factory is asked for.
 InstanceOptions options_of(const ServeFlags& flags) {
   InstanceOptions options = instance_options(flags.model, flags.engine);
@@ -281,8 +266,7 @@ class Served {
     if (options.load_format == "auto") model_.directory = options.model;
     model_.defaults = sampling_defaults(flags, options);
     model_.defaults.logprobs_mode = logprobs_mode_of(flags.logprobs_mode);
-    read_embedding_sizes(options, model_);
-    read_relevance(options);
+    model_.numbers = open_number_form(options);
     model_.max_logprobs = flags.max_logprobs < 0 ? kMostLogprobs : flags.max_logprobs;
     model_.clamps_length = flags.clamp_max_tokens;
     model_.shares_prefixes = flags.share_prefixes || flags.server.keys.client.size() < 2;
@@ -302,17 +286,6 @@ class Served {
   const server::ServedModel& model() const { return model_; }
 
  private:
-  // A model whose vectors are meant as such has the cosine's.
-  void read_relevance(const ModelOptions& options) {
-    const ModelConfig config = read_model_config(options);
-    model_.normalizes_embeddings = config.pooling.is_normalized;
-    model_.has_head = config.head == Head::tokens;
-    if (config.head == Head::classes)
-      model_.relevance = server::Relevance::cross;
-    else if (config.head == Head::none || config.pooling != Pooling())
-      model_.relevance = server::Relevance::cosine;
-  }
-
   void open_adapters(const ServeFlags& flags, const ModelOptions& options) {
     if (!flags.has_adapters && flags.adapters.empty()) return;
     model_.adapters =

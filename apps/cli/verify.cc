@@ -1,5 +1,5 @@
-// invar verify: computes an answer again, from its receipts. invar receipt-key: makes the key that
-// signs receipts.
+// invar verify: computes an answer again, from its receipts (of numbers: verify_numbers.cc). invar
+// receipt-key: makes the key that signs receipts.
 #include <fmt/format.h>
 
 #include <iostream>
@@ -14,19 +14,10 @@
 #include "session/adapter.h"
 #include "session/served_answer.h"
 #include "session/verify.h"
+#include "verify.h"
 #include "weights/peft_adapter.h"
 
 namespace invar::cli {
-
-namespace {
-
-struct VerifyFlags {
-  ModelFlags model;
-  std::string answer, request, public_key, template_file, adapter;
-  bool unsigned_too = false, generates = false;
-  bool own_arithmetic = false, own_weights = false;  // named by the user, not by the receipt
-  int64_t prefix = 0;
-};
 
 json::Value read_json(const std::string& file) {
   constexpr int64_t kMost = int64_t{256} << 20;
@@ -35,29 +26,9 @@ json::Value read_json(const std::string& file) {
                      file);
 }
 
-// Nothing, or what is wrong before a model is needed.
-std::string outer_fault(const ServedAnswer& served, const VerifyFlags& flags) {
-  for (const Receipt& receipt : served.receipts) {
-    const int64_t size = std::ssize(receipt.prompt) + std::ssize(receipt.tokens);
-    if (size > receipt.context)  // before anything is computed from them
-      return fmt::format(
-          "expected a prompt and an answer within the context of {} tokens, found {}",
-          receipt.context, size);
-    if (!flags.public_key.empty() && receipt.public_key != flags.public_key)
-      return fmt::format("the key differs: the receipt names {}, expected {}",
-                         json::quoted(receipt.public_key), flags.public_key);
-    if (!flags.unsigned_too && !is_signed(receipt))
-      return "the signature differs: it is not its public key's over what the receipt says";
-  }
-  return fault_between(served.receipts);
-}
-
-// The options of a model that computes in the receipt's arithmetic,
-// "invar-1/ORDER/WEIGHT MODE/...", wherever the answer was made.
-void take_arithmetic(const Receipt& receipt, VerifyFlags& flags) {
+void take_arithmetic(const std::string& arithmetic, VerifyFlags& flags) {
   std::vector<std::string> parts(1);
-  for (const char c : receipt.model.arithmetic)
-    c == '/' ? (void)parts.emplace_back() : parts.back().push_back(c);
+  for (const char c : arithmetic) c == '/' ? (void)parts.emplace_back() : parts.back().push_back(c);
   if (parts.size() < 3) return;
   ModelOptions& options = flags.model.options;
   if (!flags.own_arithmetic && (parts[1] == "hopper" || parts[1] == "pair"))
@@ -67,6 +38,30 @@ void take_arithmetic(const Receipt& receipt, VerifyFlags& flags) {
   if (!flags.own_weights && parts[2] == "bf16") options.weights = "twin";
   if (const std::string& last = parts.back(); last.starts_with("kv-"))
     options.kv_cache_dtype = last.substr(3);
+}
+
+std::optional<ChatTemplate> chat_template_of(const Model& model, const VerifyFlags& flags) {
+  try {
+    return open_chat_template(model, flags.template_file);
+  } catch (const Error&) {
+    if (!flags.template_file.empty()) throw;
+    return std::nullopt;
+  }
+}
+
+namespace {
+
+// Nothing, or what is wrong before a model is needed.
+std::string outer_fault(const ServedAnswer& served, const VerifyFlags& flags) {
+  for (const Receipt& receipt : served.receipts) {
+    const int64_t size = std::ssize(receipt.prompt) + std::ssize(receipt.tokens);
+    if (size > receipt.context)  // before anything is computed from them
+      return fmt::format(
+          "expected a prompt and an answer within the context of {} tokens, found {}",
+          receipt.context, size);
+    if (auto fault = signature_fault(receipt, flags); !fault.empty()) return fault;
+  }
+  return fault_between(served.receipts);
 }
 
 // Seconds in which one sequence alone generates the answer.
@@ -114,15 +109,6 @@ AnswerTexts answer_texts(const Model& model, const Tokenizer& tokenizer, const C
           .end_tokens = end_tokens(model, tokenizer),
           .vocab = static_cast<int32_t>(model.spec().vocab),
           .model_defaults = open_sampling_defaults(model.options())};
-}
-
-std::optional<ChatTemplate> chat_template_of(const Model& model, const VerifyFlags& flags) {
-  try {
-    return open_chat_template(model, flags.template_file);
-  } catch (const Error&) {
-    if (!flags.template_file.empty()) throw;
-    return std::nullopt;
-  }
 }
 
 // Computes every choice again, then holds the body and the request against what came out.
@@ -220,10 +206,12 @@ void print_text(const ServedAnswer& served, const Report& report, const VerifyFl
 }
 
 int run_verify(VerifyFlags flags) {
-  const ServedAnswer served = read_served_answer(read_json(flags.answer));
+  const json::Value answer = read_json(flags.answer);
+  if (!numbers_receipt_in(answer).is_null()) return verify_numbers(answer, std::move(flags));
+  const ServedAnswer served = read_served_answer(answer);
   Report report{.fault = outer_fault(served, flags)};
   if (report.fault.empty()) {
-    take_arithmetic(served.receipts.front(), flags);
+    take_arithmetic(served.receipts.front().model.arithmetic, flags);
     report = recompute(served, open_with_progress(flags.model), flags);
   }
   if (flags.model.json)

@@ -212,6 +212,11 @@ class Session {
   // Of several, computed together.
   std::vector<std::vector<float>> embed(std::span<const std::vector<int32_t>> prompts,
                                         const OnStep& on_step = {});
+  // The answer to a question whose answer is numbers, as a server gives it: `endpoint` is
+  // /v1/decisions, /v1/rerank, /v1/score, /v1/embeddings or /pooling, `body` its request as JSON
+  // (docs/server.md, decisions and relevance), and the result the body of the answer.
+  std::string ask(std::string_view endpoint, std::string_view body, const OnStep& on_step = {});
+
   // Logits behind the tokens at `positions` (ascending) and the residual stream after `layers`
   // (ascending; 0 is the first) there. Computed apart from requests, with blocks of its own.
   Inspection inspect(std::span<const int32_t> tokens, std::span<const int32_t> positions,

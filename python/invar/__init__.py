@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING
 
 from .bundled import bundled_model
 from .lora import LoRARequest
-from .outputs import CompletionOutput, EmbeddingOutput, EmbeddingRequestOutput, Logprob, RequestOutput
+from .outputs import (CompletionOutput, EmbeddingOutput, EmbeddingRequestOutput, Logprob, RequestOutput, ScoringOutput,
+                      ScoringRequestOutput)
 from .params import RequestOutputKind, SamplingParams, StructuredOutputsParams
 
 if TYPE_CHECKING:
@@ -21,7 +22,8 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 __all__ = ["AsyncLLM", "CompletionOutput", "EmbeddingOutput", "EmbeddingRequestOutput", "LLM", "LoRARequest", "Logprob",
-           "RequestOutput", "RequestOutputKind", "SamplingParams", "StructuredOutputsParams", "Tokenizer", "bundled_model"]
+           "RequestOutput", "RequestOutputKind", "SamplingParams", "ScoringOutput", "ScoringRequestOutput",
+           "StructuredOutputsParams", "Tokenizer", "bundled_model"]
 
 # Loaded when they are asked for: an import costs a command-line tool as little as it can.
 _LATER = {"LLM": "llm", "AsyncLLM": "async_llm", "Tokenizer": "tokenizer"}

@@ -2,13 +2,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, Optional, Union
+from typing import Any, Optional, Union, overload
 
 from ._invar import Session, Update
 from .engine_args import session_options
 from .lora import Adapters, paths_of
-from .outputs import EmbeddingOutput, EmbeddingRequestOutput, RequestOutput
+from .outputs import EmbeddingOutput, EmbeddingRequestOutput, RequestOutput, ScoringRequestOutput
 from .params import SamplingParams, Seeds
+from .questions import Questions, Texts
 from .requests import Asked, Prompt, default_params, is_ids, output_of, prompts_of, tokens_of
 from .tokenizer import Message, Tokenizer
 from .weights import Weights
@@ -16,7 +17,7 @@ from .weights import Weights
 Params = Union[SamplingParams, Sequence[SamplingParams], None]
 
 
-class LLM(Weights):
+class LLM(Questions, Weights):
     """A model with its tokenizer. Every call may come from any thread; calls of several threads are computed together.
 
     model: a Hugging Face directory, or "models/story", which Invar brings along. Keywords are those of vLLM's engine and,
@@ -68,8 +69,25 @@ class LLM(Weights):
             asked.append(Asked(text, ids, params, self._seeds.of(params), lora))
         return self._answer(asked, use_tqdm)
 
-    def score(self, prompts: Union[Prompt, Sequence[Prompt]],
-              sampling_params: Optional[SamplingParams] = None) -> list[list[float]]:
+    @overload
+    def score(self, data_1: Union[Prompt, Sequence[Prompt]],
+              data_2: Optional[SamplingParams] = None) -> list[list[float]]: ...
+
+    @overload
+    def score(self, data_1: Texts, data_2: Texts, *, instruction: Optional[str] = None) -> list[ScoringRequestOutput]: ...
+
+    def score(self, data_1: Any, data_2: Union[SamplingParams, Texts, None] = None, *,
+              instruction: Optional[str] = None) -> Union[list[list[float]], list[ScoringRequestOutput]]:
+        """How relevant the texts of data_2 are to data_1, one text or as many; without data_2, how likely prompts are.
+
+        Relevance is what POST /v1/score says, with `instruction` as what makes a text relevant.
+        """
+        if isinstance(data_2, (str, list, tuple)):
+            return self._relevance(data_1, data_2, instruction)
+        return self._likelihoods(data_1, data_2)
+
+    def _likelihoods(self, prompts: Union[Prompt, Sequence[Prompt]],
+                     sampling_params: Optional[SamplingParams]) -> list[list[float]]:
         """ln p(token | the tokens before it) of the second token of each prompt on: [tokens - 1] floats each.
 
         The bits are those that generate's logprobs have. sampling_params: their temperature, top_k, top_p, min_p and

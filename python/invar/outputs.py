@@ -60,6 +60,27 @@ class CompletionOutput(_Record):
         return self.finish_reason is not None
 
 
+class ScoringOutput(_Record):
+    """How relevant a text is to another one."""
+
+    __slots__ = ("score",)
+
+    def __init__(self, score: float) -> None:
+        self.score = score
+
+
+class ScoringRequestOutput(_Record):
+    """A pair of texts with its score."""
+
+    __slots__ = ("request_id", "outputs", "finished")
+    _not_compared = ("request_id",)
+
+    def __init__(self, request_id: str, outputs: ScoringOutput) -> None:
+        self.request_id = request_id
+        self.outputs = outputs
+        self.finished = True
+
+
 class RequestOutput(_Record):
     """A prompt with its answers.
 

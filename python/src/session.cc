@@ -130,6 +130,12 @@ py::array_t<float> embed(SessionHandle& handle, const std::vector<Tokens>& promp
   return array_of(std::move(all), {static_cast<py::ssize_t>(prompts.size()), width});
 }
 
+std::string ask(SessionHandle& handle, const std::string& endpoint, const std::string& body,
+                const py::object& progress) {
+  return handle.call(
+      [&](Session& session) { return session.ask(endpoint, body, Watch(progress)); });
+}
+
 py::tuple inspect(SessionHandle& handle, const Tokens& tokens, const Tokens& positions,
                   const Tokens& layers) {
   py::ssize_t vocab = 0, hidden = 0;
@@ -242,6 +248,7 @@ void bind_session(py::module_& m) {
                         int64_t id) { handle.call([&](Session& s) { s.cancel(id); }); })
       .def("has_work", plain<&Session::has_work>)
       .def("embed", embed)
+      .def("ask", ask)
       .def("inspect", inspect)
       .def("update_weights", update_weights)
       .def("load_weights",

@@ -130,6 +130,41 @@ ToolFormat ChatTemplate::tool_format() const {
   return is_generic ? ToolFormat::tagged : tool_format_of(chosen.source);
 }
 
+std::string ChatTemplate::render_pair(const std::string& query, const std::string& document,
+                                      const std::string& instruction,
+                                      const std::function<std::tm()>& clock) const {
+  json::Array messages;
+  if (!instruction.empty())
+    messages.push_back(json::Object{{"role", "system"}, {"content", instruction}});
+  messages.push_back(json::Object{{"role", "query"}, {"content", query}});
+  messages.push_back(json::Object{{"role", "document"}, {"content", document}});
+  return render_plain(std::move(messages), clock);
+}
+
+bool ChatTemplate::is_of_pairs() const {
+  constexpr std::string_view kQuery = "7d1fq", kDocument = "7d1fd", kUser = "7d1fu";
+  const auto shows = [](const std::string& text, std::string_view mark) {
+    return text.find(mark) != text.npos;
+  };
+  try {
+    const std::string pair =
+        render_pair(std::string(kQuery), std::string(kDocument), "", local_time);
+    if (!shows(pair, kQuery) || !shows(pair, kDocument)) return false;
+    const json::Value user = json::Object{{"role", "user"}, {"content", kUser}};
+    return !shows(render_plain(json::Array{user}, local_time), kUser);
+  } catch (const Error&) {
+    return false;
+  }
+}
+
+std::string ChatTemplate::render_plain(json::Array messages,
+                                       const std::function<std::tm()>& clock) const {
+  jinja::Variables variables = special_tokens_;
+  variables.emplace_back("messages", jinja::Value::from_json(std::move(messages)));
+  variables.emplace_back("add_generation_prompt", true);
+  return choose(false).program.render(variables, {.clock = clock});
+}
+
 const ChatTemplate::Named& ChatTemplate::chosen_for(const Conversation& conversation) const {
   const json::Value& tools = conversation.tools;
   return choose(tools.is_array() && !tools.as_array().empty());

@@ -46,6 +46,14 @@ class ChatTemplate {
   const std::string& source() const { return choose(true).source; }
   // Of the same template.
   const TemplateTraits& traits() const { return choose(true).traits; }
+  // Whether it is a template of pairs: it shows what the roles "query" and "document" say, and no
+  // user's words, as vLLM's templates of scores do.
+  bool is_of_pairs() const;
+  // The text that such a template makes of a pair; `instruction`, where there is one, is the system
+  // message's. Throws UsageError for what the template refuses.
+  std::string render_pair(const std::string& query, const std::string& document,
+                          const std::string& instruction,
+                          const std::function<std::tm()>& clock) const;
   // How answers write calls: as the template asks, or as the generic form of tools does.
   ToolFormat tool_format() const;
   // The form of the conversation that the template is given. Throws UsageError for what is no
@@ -66,6 +74,8 @@ class ChatTemplate {
   };
   ChatTemplate() = default;
   const Named& choose(bool has_tools) const;
+  // These messages as they are.
+  std::string render_plain(json::Array messages, const std::function<std::tm()>& clock) const;
   const Named& chosen_for(const Conversation& conversation) const;
 
   std::string where_;

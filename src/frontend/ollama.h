@@ -35,6 +35,12 @@ struct Generated {
 Generated generate_body_of(const json::Value& body, const openai::Context& context,
                            openai::RequestWarnings& warnings);
 
+// A body of /api/embed, or of /api/embeddings with its one text, as one of /v1/embeddings: how the
+// runner is to compute is a warning. `truncate`, which is on unless a body says otherwise, is for
+// the caller to do (cuts_texts).
+json::Value embed_body_of(const json::Value& body, bool is_one, openai::RequestWarnings& warnings);
+bool cuts_texts(const json::Value& body);
+
 // Whether a body asks for no answer: with an empty prompt, or without messages, the model is only
 // to be loaded.
 bool only_loads(const json::Value& body, bool is_chat);

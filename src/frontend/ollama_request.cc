@@ -219,6 +219,46 @@ Generated generate_body_of(const json::Value& body, const openai::Context& conte
   return made;
 }
 
+namespace {
+
+constexpr std::string_view kOfEmbedding[] = {"model",      "name",    "input",   "prompt",
+                                             "dimensions", "options", "truncate"};
+
+}  // namespace
+
+bool cuts_texts(const json::Value& body) {
+  return BodyFields(body).read_flag("truncate", true);
+}
+
+json::Value embed_body_of(const json::Value& body, bool is_one, RequestWarnings& warnings) {
+  const BodyFields fields(body);
+  const char* field = is_one ? "prompt" : "input";
+  const json::Value* input = fields.find(field);
+  if (!input) fail_usage("expected \"{}\" in the body of the request", field);
+  json::Value made = json::Object{{"input", *input}};
+  const json::Value* dimensions = is_one ? nullptr : fields.find("dimensions");
+  if (dimensions) made.set("dimensions", *dimensions);
+  // Longer ones than any context are looked at where they are cut.
+  if (cuts_texts(body)) made.set("truncate_prompt_tokens", INT32_MAX);
+  for (const auto& [name, value] : body.as_object()) {
+    if (value.is_null() || among(name, kOfEmbedding)) continue;
+    if (name == "keep_alive")
+      warnings.add("keep_alive has no effect: the model stays while the server runs");
+    else
+      warnings.add(fmt::format("the field {} is not known and is ignored", json::quoted(name)));
+  }
+  const json::Value* options = fields.find("options");
+  if (options && !options->is_object())
+    fail_usage("expected options as an object, found {}", options->type_name());
+  for (const auto& [name, value] : options ? options->as_object() : json::Object())
+    if (!value.is_null())
+      warnings.add(
+          fmt::format("the option {} has no effect on vectors: the server computes as it "
+                      "was started",
+                      json::quoted(name)));
+  return made;
+}
+
 bool only_loads(const json::Value& body, bool is_chat) {
   if (!body.is_object()) return false;
   const json::Value* said = body.find(is_chat ? "messages" : "prompt");

@@ -62,6 +62,7 @@ struct Receipt {
   bool operator==(const Receipt&) const = default;
 };
 
+inline constexpr int kReceiptVersion = 1;
 inline constexpr size_t kReceiptLink = 64;
 
 // The chain binds the request to the logits: link i = SHA-256(link i-1, the tokens of the link as
@@ -93,17 +94,29 @@ class ReceiptKey {
   // Writes a PEM file that only its owner reads. Throws Error where one stands already.
   void save(const std::string& file) const;
   std::string public_key() const;
-  void sign(Receipt& receipt) const;
+  // Of a Receipt or a NumbersReceipt.
+  template <typename R>
+  void sign(R& receipt) const {
+    receipt.public_key = public_key();
+    receipt.signature = signature_of(signed_text(receipt));
+  }
   // Of whoever has the key, and of this purpose alone.
   std::string secret(std::string_view purpose) const;
 
  private:
+  std::string signature_of(const std::string& text) const;
+
   void* key_;  // an EVP_PKEY
 };
 
 // The key in `file`, which is made where there is none.
 ReceiptKey open_receipt_key(const std::string& file);
+// Whether the signature is this public key's over the text; all but the text are hexadecimal.
+bool is_signature(const std::string& public_key, const std::string& hex, const std::string& text);
 // Whether the receipt carries a signature of its public key over what it says.
-bool is_signed(const Receipt& receipt);
+template <typename R>
+bool is_signed(const R& receipt) {
+  return is_signature(receipt.public_key, receipt.signature, signed_text(receipt));
+}
 
 }  // namespace invar

@@ -97,9 +97,7 @@ std::string ReceiptKey::public_key() const {
   return to_hex(bytes);
 }
 
-void ReceiptKey::sign(Receipt& receipt) const {
-  receipt.public_key = public_key();
-  const std::string text = signed_text(receipt);
+std::string ReceiptKey::signature_of(const std::string& text) const {
   const Owned<EVP_MD_CTX> context(EVP_MD_CTX_new());
   unsigned char bytes[kSignatureBytes];
   size_t size = sizeof bytes;
@@ -107,7 +105,7 @@ void ReceiptKey::sign(Receipt& receipt) const {
   if (EVP_DigestSignInit(context.get(), nullptr, nullptr, nullptr, key) != 1 ||
       EVP_DigestSign(context.get(), bytes, &size, bytes_of(text), text.size()) != 1)
     fail("a receipt cannot be signed");
-  receipt.signature = to_hex(bytes);
+  return to_hex(bytes);
 }
 
 std::string ReceiptKey::secret(std::string_view purpose) const {
@@ -125,13 +123,12 @@ ReceiptKey open_receipt_key(const std::string& file) {
   return made;
 }
 
-bool is_signed(const Receipt& receipt) {
-  const auto raw = from_hex(receipt.public_key, kPublicBytes);
-  const auto signature = from_hex(receipt.signature, kSignatureBytes);
+bool is_signature(const std::string& public_key, const std::string& hex, const std::string& text) {
+  const auto raw = from_hex(public_key, kPublicBytes);
+  const auto signature = from_hex(hex, kSignatureBytes);
   if (!raw || !signature) return false;
   const Owned<EVP_PKEY> key(
       EVP_PKEY_new_raw_public_key(EVP_PKEY_ED25519, nullptr, raw->data(), raw->size()));
-  const std::string text = signed_text(receipt);
   const Owned<EVP_MD_CTX> context(EVP_MD_CTX_new());
   return key && EVP_DigestVerifyInit(context.get(), nullptr, nullptr, nullptr, key.get()) == 1 &&
          EVP_DigestVerify(context.get(), signature->data(), signature->size(), bytes_of(text),

@@ -53,14 +53,14 @@ uint64_t random_bits(int bits) {
   return (uint64_t{device()} << 32 | device()) >> (64 - bits);
 }
 
+}  // namespace
+
 std::tm utc(int64_t seconds) {
   const auto time = static_cast<std::time_t>(seconds);
   std::tm out{};
   gmtime_r(&time, &out);
   return out;
 }
-
-}  // namespace
 
 bool names(std::string_view pattern, std::string_view name) {
   const size_t star = pattern.find('*');
@@ -70,6 +70,14 @@ bool names(std::string_view pattern, std::string_view name) {
   for (name.remove_prefix(star); !names(pattern, name); name.remove_prefix(1))
     if (name.empty()) return false;
   return true;
+}
+
+std::string idempotency_key_of(const HttpRequest& http) {
+  const std::string* key = http.header("idempotency-key");
+  if (key && key->size() > openai::kMaxIdempotencyKeyBytes)
+    fail_usage("expected an Idempotency-Key of at most {} bytes, found {}",
+               openai::kMaxIdempotencyKeyBytes, key->size());
+  return key ? *key : std::string();
 }
 
 const char* prompt_field(openai::Endpoint endpoint) {
@@ -209,9 +217,9 @@ void hold_memory(HeldSlots& slots, size_t bytes) {
 }
 
 void Admission::expect_head() const {
-  if (!model_.has_head)
+  if (!model_.numbers.has_head)
     fail_usage("the model has no head that predicts tokens: it makes {}, and no answers",
-               model_.relevance == Relevance::cross ? "scores" : "embeddings");
+               model_.numbers.relevance == Relevance::cross ? "scores" : "embeddings");
 }
 
 Admitted Admission::admit(const HttpRequest& http, const std::string& owner,
@@ -241,10 +249,7 @@ Admitted Admission::admit(const HttpRequest& http, const std::string& owner,
   take_slots(*slots, request);
   hold_memory(*slots, request.memory_bytes() + routed_bytes(request, facts) +
                           logprob_bytes(request, facts));
-  if (const std::string* key = http.header("idempotency-key")) entry.idempotency_key = *key;
-  if (entry.idempotency_key.size() > openai::kMaxIdempotencyKeyBytes)
-    fail_usage("expected an Idempotency-Key of at most {} bytes, found {}",
-               openai::kMaxIdempotencyKeyBytes, entry.idempotency_key.size());
+  entry.idempotency_key = idempotency_key_of(http);
   size_t longest = 0;
   for (const openai::Prompt& prompt : request.prompts) {
     entry.prompts.push_back(encode(request, prompt));
@@ -284,6 +289,15 @@ Admission::Adapter Admission::adapter_of(const std::string& name) const {
   return adapter;
 }
 
+void Admission::expect_same_model(const JournalEntry& entry, const ReceiptModel& model) {
+  const Digest now = model_digest(model);
+  if (entry.arithmetic != model.arithmetic || entry.model != now)
+    throw ApiError{
+        409, fmt::format("the answer was made with {} and the model {}, the server "
+                         "now has {} and {}: it would be another answer",
+                         entry.arithmetic, to_hex(entry.model), model.arithmetic, to_hex(now))};
+}
+
 Admitted Admission::readmit(const JournalEntry& entry) const {
   const json::Value body = parse_body(entry.request);
   const json::Value* name = body.find("model");
@@ -291,12 +305,7 @@ Admitted Admission::readmit(const JournalEntry& entry) const {
                               ? model_.adapters->find(name->as_string())
                               : nullptr;
   const ReceiptModel model = answering_model(adapter.get());
-  const Digest now = model_digest(model);
-  if (entry.arithmetic != model.arithmetic || entry.model != now)
-    throw ApiError{
-        409, fmt::format("the answer was made with {} and the model {}, the server "
-                         "now has {} and {}: it would be another answer",
-                         entry.arithmetic, to_hex(entry.model), model.arithmetic, to_hex(now))};
+  expect_same_model(entry, model);
   openai::Request request = read(entry, body);
   request.base.params = entry.params;
   return complete(entry, std::move(request), adapter);

@@ -8,7 +8,9 @@
 
 #include "admission_slots.h"
 #include "backend.h"
+#include "frontend/numbers_receipt.h"
 #include "frontend/openai.h"
+#include "frontend/questions.h"
 #include "frontend/receipt.h"
 #include "http.h"
 #include "journal/journal.h"
@@ -16,10 +18,6 @@
 #include "served_adapters.h"
 
 namespace invar::server {
-
-// How the relevance of a text to another one is found: by the likelihood of the answer yes, the
-// cosine of their vectors, or the score of a cross-encoder.
-enum class Relevance : uint8_t { likelihood, cosine, cross };
 
 // What requests are read against; fixed while the server runs.
 struct ServedModel {
@@ -33,14 +31,9 @@ struct ServedModel {
   ThoughtFormat thought_format = ThoughtFormat::none;  // and thoughts
   const ThoughtSeal* seal = nullptr;  // of thoughts that clients keep; null: they keep none
   SamplingParams defaults;            // of what a request does not say
-  // Whether embeddings may be cut, and to which sizes; empty: to any.
-  bool cuts_embeddings = false;
-  std::vector<int32_t> embedding_sizes;
-  bool normalizes_embeddings = false;  // cut or not
-  Relevance relevance = Relevance::likelihood;
-  bool has_head = true;        // else it makes no answers
-  int32_t max_logprobs = 20;   // of a position, vLLM's
-  bool clamps_length = false;  // of any endpoint: see openai::Context
+  NumberForm numbers;                 // of vectors and relevance
+  int32_t max_logprobs = 20;          // of a position, vLLM's
+  bool clamps_length = false;         // of any endpoint: see openai::Context
   // Requests of all keys share computed blocks. Else those of one key do: how soon an answer begins
   // would tell a client whether somebody else asked the same.
   bool shares_prefixes = true;
@@ -106,21 +99,18 @@ class Admission {
   size_t most_counted_bytes() const;
   size_t most_counted_body() const { return 4 * most_counted_bytes(); }
 
-  // The texts of POST /v1/embeddings as tokens.
-  std::vector<std::vector<int32_t>> embedded(const json::Value& body) const;
-
-  // The prompt of a chat with this body, in which no thought is open; the tokens of a text, with
-  // those that begin every prompt or without. Throw ApiError and UsageError.
-  std::vector<int32_t> chat_tokens(const json::Value& body) const;
-  std::vector<int32_t> text_tokens(const std::string& text, bool add_special_tokens) const;
-  // The token that ends an answer, where there is one.
-  std::optional<int32_t> end_of_answer() const;
-  // The salt of the prefix cache for this owner's requests.
-  std::string salt_of(const std::string& owner) const;
-  int32_t context() const { return backend_.facts().max_model_len; }
-
-  // To how many numbers the body wants its embeddings cut, if it does.
-  std::optional<int32_t> dimensions(const json::Value& body) const;
+  // What questions of this owner and second are read with, which this outlives. It throws ApiError,
+  // too.
+  QuestionTexts question_texts(const std::string& owner, int64_t created) const;
+  // A new question's entry but for its `request`. Throws UsageError.
+  JournalEntry question_entry(const HttpRequest& http, const std::string& owner) const;
+  // Its receipt but for the numbers; `request` stands in the entry.
+  NumbersReceipt question_receipt(const JournalEntry& entry) const;
+  // Throws ApiError where there are no receipts of answers of this model.
+  void expect_receipts(const ReceiptModel& model) const;
+  // Throws ApiError where the entry's answer was made with another arithmetic or another model,
+  // naming both.
+  static void expect_same_model(const JournalEntry& entry, const ReceiptModel& now);
 
   // What answers depend on beside their requests, with the weights of this moment.
   ReceiptModel answering_model(const RequestAdapter* adapter = nullptr) const;
@@ -145,7 +135,6 @@ class Admission {
   // The same of a response whose oldest turns are left out where it does not fit.
   openai::Request read_fitting(const JournalEntry& entry, const json::Value& body,
                                const std::optional<std::string>& earlier) const;
-  openai::Request read_input(const json::Value& prompt) const;
   // A prompt as /inference/v1/generate takes it, beside what is shown of it; a list of a
   // completion's.
   json::Value rendered(json::Value shown, const json::Value& body,
@@ -179,6 +168,9 @@ void hold_memory(HeldSlots& slots, size_t bytes);
 json::Value json_body(const HttpRequest& request);
 // The text that a member of it is. Throws ApiError.
 std::string text_member(const json::Value& value, const char* name);
+// The request's, or an empty one. Throws UsageError for one that is too long.
+std::string idempotency_key_of(const HttpRequest& http);
+std::tm utc(int64_t seconds);
 // Which field of a body its prompts come from.
 const char* prompt_field(openai::Endpoint endpoint);
 // The JSON of a request's body, of limited depth. Throws Error.

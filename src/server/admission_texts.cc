@@ -1,107 +1,66 @@
-// What is read of bodies whose texts are embedded, counted or compared.
-#include "admission.h"
-
-#include <algorithm>
+// What questions are read with, whose answers are numbers, and their entries in the journal.
 #include <ctime>
 
+#include "admission.h"
 #include "base/ends.h"
 #include "base/error.h"
-#include "base/json_values.h"
 #include "errors.h"
+#include "frontend/request_limits.h"
 
 namespace invar::server {
 
-// What is wrong with the prompts is wrong with the input that they were.
-openai::Request Admission::read_input(const json::Value& prompt) const {
-  try {
-    return within("input", [&] { return read({.endpoint = "/v1/completions"}, prompt); });
-  } catch (ApiError& error) {
-    if (error.param == "prompt") error.param = "input";
-    throw;
-  }
+QuestionTexts Admission::question_texts(const std::string& owner, int64_t created) const {
+  const BackendFacts facts = backend_.facts();
+  const auto read_prompt = [this, created](const json::Value& body, openai::Endpoint endpoint,
+                                           const std::string& field) {
+    const bool is_chat = endpoint == openai::Endpoint::chat;
+    if (is_chat) expect_head();
+    try {
+      return within(is_chat ? "" : field, [&] {
+        return read(
+            {.created = created, .endpoint = is_chat ? "/v1/chat/completions" : "/v1/completions"},
+            body);
+      });
+    } catch (ApiError& error) {
+      if (error.param.empty() || error.param == prompt_field(endpoint)) error.param = field;
+      throw;
+    }
+  };
+  return {.read = read_prompt,
+          .check_model = [this](const std::string& name) { check_model(name); },
+          .tokenizer = model_.tokenizer,
+          .chat = model_.chat,
+          .clock = [created] { return utc(created); },
+          .end_tokens = facts.end_tokens,
+          .form = model_.numbers,
+          .context = facts.max_model_len,
+          .vector_size = facts.vector_size,
+          // No salt of a client's is that of another key: an owner is of one length.
+          .salt = model_.shares_prefixes ? std::string() : owner};
 }
 
-std::vector<std::vector<int32_t>> Admission::embedded(const json::Value& body) const {
-  if (!body.is_object()) fail_usage("expected an object, found {}", body.type_name());
-  const json::Value* input = body.find("input");
-  if (!input) fail_usage("expected \"input\" in the body of the request");
-  dimensions(body);  // refused before anything is tokenized
-  if (input->is_array() && input->as_array().empty())
-    fail_usage("expected at least one text as \"input\", found none");
-  if (const json::Value* format = body.find("encoding_format"); format && !format->is_null() &&
-                                                                *format != json::Value("float") &&
-                                                                *format != json::Value("base64"))
-    fail_usage("expected encoding_format float or base64, found {}", json::excerpt(*format));
-  json::Value prompt = json::Object{{"prompt", *input}};
-  for (const char* name : {"model", "truncate_prompt_tokens"})
-    if (const json::Value* value = body.find(name)) prompt.set(name, *value);
-  const openai::Request request = read_input(prompt);
-  check_model(request.model);
-  std::vector<std::vector<int32_t>> texts;
-  const int32_t most = backend_.facts().max_model_len;
-  for (const openai::Prompt& one : request.prompts) {
-    texts.push_back(encode(request, one));
-    if (last_of(texts).empty() || std::ssize(last_of(texts)) > most)
-      throw FieldError("input", fmt::format("expected a text of 1 to {} tokens, found {}", most,
-                                            last_of(texts).size()));
-  }
-  return texts;
+JournalEntry Admission::question_entry(const HttpRequest& http, const std::string& owner) const {
+  const ReceiptModel model = answering_model();
+  const std::string prefix(id_prefix_of_question(http.path));
+  JournalEntry entry{.id = random_id(prefix.c_str()),
+                     .created = static_cast<int64_t>(std::time(nullptr)),
+                     .owner = owner,
+                     .idempotency_key = idempotency_key_of(http),
+                     .endpoint = http.path,
+                     .body = sha256(std::as_bytes(std::span(http.body))),
+                     .arithmetic = model.arithmetic,
+                     .model = model_digest(model)};
+  return entry;
 }
 
-std::vector<int32_t> Admission::chat_tokens(const json::Value& body) const {
-  expect_head();
-  openai::Request request = read(
-      {.created = static_cast<int64_t>(std::time(nullptr)), .endpoint = "/v1/chat/completions"},
-      body);
-  check_model(request.model);
-  openai::Prompt& prompt = first_of(request.prompts);
-  // A template of a model that always thinks opens the thought.
-  if (auto* text = std::get_if<std::string>(&prompt);
-      text && text->find_last_not_of(" \n") != text->npos) {
-    const std::string_view said =
-        std::string_view(*text).substr(0, text->find_last_not_of(" \n") + 1);
-    if (said.ends_with("<think>")) *text += "\n</think>\n\n";
-  }
-  return encode(request, prompt);
-}
-
-std::vector<int32_t> Admission::text_tokens(const std::string& text,
-                                            bool add_special_tokens) const {
-  const openai::Request request =
-      read_input(json::Object{{"prompt", text}, {"add_special_tokens", add_special_tokens}});
-  return encode(request, first_of(request.prompts));
-}
-
-std::optional<int32_t> Admission::end_of_answer() const {
-  const std::vector<int32_t> ends = backend_.facts().end_tokens;
-  const auto named = model_.tokenizer->eos_id();
-  if (named && std::ranges::find(ends, *named) != ends.end()) return named;
-  return ends.empty() ? std::nullopt : std::optional(ends.front());
-}
-
-// No salt of a client's is that of another key: an owner is of one length.
-std::string Admission::salt_of(const std::string& owner) const {
-  return model_.shares_prefixes ? std::string() : owner;
-}
-
-std::optional<int32_t> Admission::dimensions(const json::Value& body) const {
-  const json::Value* asked = body.find("dimensions");
-  if (!asked || asked->is_null()) return std::nullopt;
-  if (!model_.cuts_embeddings)
-    fail_usage(
-        "expected no dimensions, since the model's config.json does not say that its embeddings "
-        "may be cut (is_matryoshka), found {}",
-        json::excerpt(*asked));
-  const auto& sizes = model_.embedding_sizes;
-  const int64_t found = asked->to_integer().value_or(0);
-  const bool is_known = sizes.empty() || std::ranges::find(sizes, found) != sizes.end();
-  const int32_t most = backend_.facts().vector_size;
-  if (found < 1 || found > most || !is_known)
-    fail_usage("expected dimensions {}, found {}",
-               sizes.empty() ? fmt::format("from 1 to {}", most)
-                             : fmt::format("among {}", fmt::join(sizes, ", ")),
-               json::excerpt(*asked));
-  return static_cast<int32_t>(found);
+NumbersReceipt Admission::question_receipt(const JournalEntry& entry) const {
+  return {.id = entry.id,
+          .created = entry.created,
+          .name = first_of(model_.names),
+          .context = backend_.facts().max_model_len,
+          .model = answering_model(),
+          .endpoint = entry.endpoint,
+          .body = entry.request};
 }
 
 }  // namespace invar::server

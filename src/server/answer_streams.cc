@@ -33,6 +33,7 @@ void AnswerStreams::settle(Embedding& embedding) {
   for (const Request& request : embedding.requests())
     if (texts_.erase(request.id)) backend_.cancel(request.id);
   --live_;
+  embedding.ended(embedding.outcome());
 }
 
 void AnswerStreams::cancel(Embedding& embedding) {

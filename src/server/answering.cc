@@ -27,14 +27,13 @@ void Server::answer_with(std::shared_ptr<Exchange> exchange, std::shared_ptr<Hel
     exchange->more_headers.emplace_back("X-Weight-Version", weight_version_);
   pool_.post(reading(exchange->request), [=, this] {
     const bool is_much = exchange->request.body.size() > FairPool::kBig;
-    compute(exchange, slots, lease);
+    behind_reads(exchange, [=, this] { admit(exchange, slots, lease); });
     if (is_much) trim_memory();
   });
 }
 
-void Server::compute(std::shared_ptr<Exchange> exchange, std::shared_ptr<HeldSlots> slots,
-                     const WeightsLease& lease) {
-  const auto go = [=, this] { guarded(exchange, [&] { admit(exchange, slots, lease); }); };
+void Server::behind_reads(std::shared_ptr<Exchange> exchange, std::function<void()> task) {
+  const auto go = [=, this] { guarded(exchange, task); };
   guarded(exchange, [&] {
     const HttpRequest& request = exchange->request;
     const bool is_known = is_large(std::ssize(request.body)) || !journal_;
@@ -60,9 +59,7 @@ void Server::admit(std::shared_ptr<Exchange> exchange, std::shared_ptr<HeldSlots
   else
     rank_requests(*admitted);
   warn_of_ignored(admitted->request.ignored);
-  if (const auto& warnings = admitted->request.warnings.all(); !warnings.empty())
-    exchange->more_headers.emplace_back("X-Invar-Warning",
-                                        fmt::format("{}", fmt::join(warnings, "; ")));
+  warn(*exchange, admitted->request.warnings);
   streams_.number(admitted->requests);
   if (!journal_ && admitted->request.background)
     throw ApiError{400, "background needs a server with a journal (--journal)",
@@ -80,6 +77,12 @@ void Server::admit(std::shared_ptr<Exchange> exchange, std::shared_ptr<HeldSlots
     });
   };
   journal_->admit(admitted->entry, said_by(*admitted, body), written);
+}
+
+void Server::warn(Exchange& exchange, const openai::RequestWarnings& warnings) {
+  if (warnings.all().empty()) return;
+  exchange.more_headers.emplace_back("X-Invar-Warning",
+                                     fmt::format("{}", fmt::join(warnings.all(), "; ")));
 }
 
 void Server::rank_requests(Admitted& admitted) const {

@@ -120,10 +120,7 @@ class Server {
   void render(std::shared_ptr<Exchange> exchange);
   void detokenize(std::shared_ptr<Exchange> exchange);
   void count_tokens(std::shared_ptr<Exchange> exchange);
-  void embeddings(std::shared_ptr<Exchange> exchange);
-  void rerank(std::shared_ptr<Exchange> exchange);
-  void score(std::shared_ptr<Exchange> exchange);
-  void decide(std::shared_ptr<Exchange> exchange);
+  void ask(std::shared_ptr<Exchange> exchange);
   void retrieve(std::shared_ptr<Exchange> exchange);
   void input_items(std::shared_ptr<Exchange> exchange);
   void cancel_response(std::shared_ptr<Exchange> exchange);
@@ -269,10 +266,9 @@ class Server {
   void guarded(const std::shared_ptr<Exchange>& exchange, const std::function<void()>& action);
   void answer_with(std::shared_ptr<Exchange> exchange, std::shared_ptr<HeldSlots> slots,
                    const WeightsLease& lease);
-  // On the pool: admits the exchange's request and sends its answer to the exchange; the second
-  // behind other large things where that reads much of the journal.
-  void compute(std::shared_ptr<Exchange> exchange, std::shared_ptr<HeldSlots> slots,
-               const WeightsLease& lease);
+  // On the pool: calls `go`, behind other large things where the request reads much of the journal.
+  void behind_reads(std::shared_ptr<Exchange> exchange, std::function<void()> go);
+  // Admits the exchange's request and sends its answer to the exchange.
   void admit(std::shared_ptr<Exchange> exchange, std::shared_ptr<HeldSlots> slots,
              const WeightsLease& lease);
   // Where keys have shares: the slots of the answer's requests among those of all keys.
@@ -302,15 +298,24 @@ class Server {
              bool receipt = false);
   // The answer of a line once more.
   Admitted readmit(const JournalLine& line);
-  // The texts of a body as numbers of prompts. On a worker; throws ApiError and UsageError.
-  using AskNumbers = NumbersAsked (Server::*)(const HttpRequest& request,
-                                              const json::Value& body) const;
-  void ask_numbers(std::shared_ptr<Exchange> exchange, AskNumbers ask);
-  NumbersAsked vectors_asked(const HttpRequest& request, const json::Value& body) const;
-  NumbersAsked ranks_asked(const HttpRequest& request, const json::Value& body) const;
-  NumbersAsked scores_asked(const HttpRequest& request, const json::Value& body) const;
-  NumbersAsked ollama_vectors_asked(const HttpRequest& request, const json::Value& body) const;
-  NumbersAsked decisions_asked(const HttpRequest& request, const json::Value& body) const;
+  // A question whose answer is numbers of prompts: calls `task` on a worker, with a slot.
+  using Slots = std::shared_ptr<HeldSlots>;
+  void ask_with_slot(std::shared_ptr<Exchange> exchange,
+                     std::function<void(const Slots&, const WeightsLease&)> task);
+  // On the worker; throw ApiError and UsageError. A new question; the one of a line once more, or
+  // its receipts alone.
+  void begin_question(const std::shared_ptr<Exchange>& exchange, const Slots& slots,
+                      const WeightsLease& lease);
+  void ask_again(const std::shared_ptr<Exchange>& exchange, const JournalLine& line,
+                 const WeightsLease& lease, bool receipt_only);
+  // `receipt`: of the question, where its answer shows one.
+  std::shared_ptr<Embedding> question(const JournalEntry& entry, const json::Value& body,
+                                      const std::shared_ptr<Exchange>& exchange, const Slots& slots,
+                                      const WeightsLease& lease, bool receipt_only = false) const;
+  NumbersAsked ollama_vectors_asked(const HttpRequest& request,
+                                    openai::RequestWarnings& warnings) const;
+  // In a header of the answer.
+  static void warn(Exchange& exchange, const openai::RequestWarnings& warnings);
   void embed(const std::shared_ptr<Embedding>& embedding);
   void begin(const std::shared_ptr<Embedding>& embedding);
   void submit_next(const std::shared_ptr<Embedding>& embedding);

@@ -191,7 +191,7 @@ void Server::open_batches() {
 
 void Server::ask_line(const std::shared_ptr<Exchange>& exchange) {
   try {
-    exchange->request.path == "/v1/embeddings" ? embeddings(exchange) : answer(exchange);
+    exchange->request.path == "/v1/embeddings" ? ask(exchange) : answer(exchange);
   } catch (const ApiError& error) {
     refuse(*exchange, error);
   }

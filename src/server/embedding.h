@@ -10,35 +10,24 @@
 
 #include "admission_slots.h"
 #include "backend.h"
-#include "base/json.h"
+#include "frontend/questions.h"
 #include "http.h"
+#include "journal/journal.h"
 
 namespace invar::server {
 
-// The vector of each request, or the log-probability of its one token.
-using Numbers = std::vector<std::vector<float>>;
-
-// The requests that an endpoint sends to the backend, and its answer.
-struct NumbersAsked {
-  std::vector<Request>
-      requests;      // at least one; all pooled, or of one token with log-probabilities
-  size_t bytes = 0;  // of memory that they and their answer hold
-  std::function<std::string(const Numbers& numbers)> body;  // JSON
-};
-
-// The bytes that requests for vectors of so many numbers hold, with their answer.
-size_t vectors_bytes(const std::vector<Request>& requests, int32_t vector_size, bool base64);
-
 class Embedding {
  public:
+  using Body = std::function<std::string(const Numbers& numbers)>;  // JSON
   // The weights stay as they are while `lease` lives (Server::with_weights).
-  Embedding(NumbersAsked asked, std::shared_ptr<Exchange> exchange,
+  Embedding(std::vector<Request> requests, Body body, std::shared_ptr<Exchange> exchange,
             std::shared_ptr<HeldSlots> slots, std::shared_ptr<void> lease)
       : exchange(std::move(exchange)),
-        asked_(std::move(asked)),
+        requests_(std::move(requests)),
+        body_(std::move(body)),
         slots_(std::move(slots)),
         lease_(std::move(lease)),
-        vectors_(asked_.requests.size()) {}
+        vectors_(requests_.size()) {}
 
   const std::shared_ptr<Exchange> exchange;
   bool is_counted = false;  // by AnswerStreams
@@ -47,6 +36,8 @@ class Embedding {
   std::function<void()> more = [] {};
   std::function<void()> full;
   std::function<void(const std::string&)> failed;
+  // Called once, when nothing more is computed of it; not where the engine failed.
+  std::function<void(Outcome)> ended = [](Outcome) {};
 
   // The next text is computed from now on; null when none is left. So many at a time.
   const Request* next();
@@ -57,18 +48,20 @@ class Embedding {
   // Nobody wants it any more.
   void drop() { over_ = true; }
 
-  std::vector<Request>& requests() { return asked_.requests; }
-  const Numbers& vectors() const { return vectors_; }
-  std::string body() const { return asked_.body(vectors_); }
+  std::vector<Request>& requests() { return requests_; }
+  std::string body() const { return body_(vectors_); }
   bool is_over() const { return over_; }
+  Outcome outcome() const { return outcome_; }
 
  private:
-  NumbersAsked asked_;
+  std::vector<Request> requests_;
+  Body body_;
   std::shared_ptr<HeldSlots> slots_;
   std::shared_ptr<void> lease_;
   Numbers vectors_;
   size_t there_ = 0, begun_ = 0;
   bool over_ = false;
+  Outcome outcome_ = Outcome::aborted;
 };
 
 }  // namespace invar::server

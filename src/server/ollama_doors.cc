@@ -165,31 +165,39 @@ void Server::ollama_version(std::shared_ptr<Exchange> exchange) {
 }
 
 void Server::ollama_embed(std::shared_ptr<Exchange> exchange) {
-  ask_numbers(std::move(exchange), &Server::ollama_vectors_asked);
+  ask_with_slot(exchange, [=, this](const auto& slots, const WeightsLease& lease) {
+    openai::RequestWarnings warnings;
+    NumbersAsked asked = ollama_vectors_asked(exchange->request, warnings);
+    warn(*exchange, warnings);
+    take_places(*slots, asked.requests, asked.bytes);
+    const auto body = [body = asked.body](const Numbers& vectors) { return body(vectors, {}); };
+    embed(std::make_shared<Embedding>(std::move(asked.requests), body, exchange, slots, lease));
+  });
 }
 
 // POST /api/embed, and /api/embeddings of one text, whose vector is as long as it comes.
 NumbersAsked Server::ollama_vectors_asked(const HttpRequest& request,
-                                          const json::Value& body) const {
+                                          openai::RequestWarnings& warnings) const {
+  const json::Value body = parse_body(request.body);
   const bool is_one = request.path == "/api/embeddings";
   const std::string name = asked_name(body);
-  const json::Value* input = body.find(is_one ? "prompt" : "input");
-  if (!input) fail_usage("expected \"{}\" in the body of the request", is_one ? "prompt" : "input");
-  json::Value asked_body = json::Object{{"model", name}, {"input", *input}};
-  const json::Value* dimensions = is_one ? nullptr : body.find("dimensions");
-  if (dimensions) asked_body.set("dimensions", *dimensions);
+  json::Value asked_body = ollama::embed_body_of(body, is_one, warnings);
+  asked_body.set("model", name);
   NumbersAsked asked;
   int64_t tokens = 0;
-  for (auto& text : admission_.embedded(asked_body)) {
+  const QuestionTexts texts = admission_.question_texts(options_.keys.owner(request), started_);
+  for (auto& text :
+       embedded_texts(asked_body, texts, ollama::cuts_texts(body) ? &warnings : nullptr)) {
     tokens += std::ssize(text);
     asked.requests.push_back({.prompt = std::move(text), .hash_logits = false, .pooled = true});
   }
-  if (model_.relevance == Relevance::cross)
+  if (model_.numbers.relevance == Relevance::cross)
     fail_usage("the model is a cross-encoder, whose scores of pairs are no embeddings");
   if (is_one && asked.requests.size() != 1)
     fail_usage("expected one text as \"prompt\", found {}", asked.requests.size());
-  asked.bytes = vectors_bytes(asked.requests, backend_.facts().vector_size, false);
-  asked.body = [=, size = admission_.dimensions(asked_body)](const Numbers& vectors) {
+  asked.bytes = vectors_bytes(asked.requests, texts.vector_size, false);
+  asked.body = [=, size = dimensions_of(asked_body, texts)](const Numbers& vectors,
+                                                            const NumbersHead&) {
     return vectors_body(vectors, is_one, size, name, tokens);
   };
   return asked;
@@ -205,12 +213,13 @@ void Server::refuse_library(std::shared_ptr<Exchange> exchange) {
 
 std::vector<std::string> capabilities_of(const ServedModel& model) {
   std::vector<std::string> all;
-  if (model.has_head) all.emplace_back("completion");
-  if (model.has_head && model.chat && model.tool_format != ToolFormat::none)
+  if (model.numbers.has_head) all.emplace_back("completion");
+  if (model.numbers.has_head && model.chat && model.tool_format != ToolFormat::none)
     all.emplace_back("tools");
   if (model.thought_format != ThoughtFormat::none) all.emplace_back("thinking");
-  if (model.has_head && fills_in_middle(*model.tokenizer)) all.emplace_back("insert");
-  if (!model.has_head || model.relevance == Relevance::cosine) all.emplace_back("embedding");
+  if (model.numbers.has_head && fills_in_middle(*model.tokenizer)) all.emplace_back("insert");
+  if (!model.numbers.has_head || model.numbers.relevance == Relevance::cosine)
+    all.emplace_back("embedding");
   return all;
 }
 

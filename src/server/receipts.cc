@@ -24,13 +24,17 @@ Receipt head_of(const Admitted& admitted, const ReceiptModel& model, int32_t con
 
 }  // namespace
 
-void Admission::prepare_receipts(Admitted& admitted) const {
-  const ReceiptModel model = answering_model(admitted.requests.front().adapter.get());
+void Admission::expect_receipts(const ReceiptModel& model) const {
   if (!model_.receipt_key)
     throw ApiError{400, "receipts need a server with --receipt-key", "", "receipt"};
   if (is_baseline(model.arithmetic))
     throw ApiError{400, "the baseline's answers cannot be computed again: it gives no receipts", "",
                    "receipt"};
+}
+
+void Admission::prepare_receipts(Admitted& admitted) const {
+  const ReceiptModel model = answering_model(admitted.requests.front().adapter.get());
+  expect_receipts(model);
   const int32_t context = backend_.facts().max_model_len;
   std::vector<Receipt> heads;
   for (size_t i = 0; i < admitted.requests.size(); ++i)

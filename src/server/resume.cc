@@ -86,6 +86,7 @@ Admitted Server::readmit(const JournalLine& line) {
 void Server::go_on(std::shared_ptr<Exchange> exchange, const JournalLine& line,
                    std::optional<bool> stream, int64_t skip, const WeightsLease& lease,
                    bool receipt) {
+  if (is_question(line.entry.endpoint)) return ask_again(exchange, line, lease, receipt);
   const auto admitted = std::make_shared<Admitted>(readmit(line));
   if (receipt) admission_.ask_for_receipt(*admitted);
   admitted->slots = std::make_shared<HeldSlots>(slots_, line.entry.owner);
@@ -118,6 +119,11 @@ void Server::go_on(std::shared_ptr<Exchange> exchange, const JournalLine& line,
 // On the worker, when the server begins: what a crash cut off goes on.
 void Server::resume_unfinished(const WeightsLease& lease) {
   for (const JournalLine& line : journal_->unfinished()) {
+    // Its numbers go to nobody before somebody asks again.
+    if (is_question(line.entry.endpoint)) {
+      journal_->end(line.entry.id, Outcome::aborted);
+      continue;
+    }
     try {
       const auto admitted = std::make_shared<Admitted>(readmit(line));
       admitted->slots = std::make_shared<HeldSlots>(slots_, line.entry.owner);

@@ -29,8 +29,8 @@ const std::vector<Server::Route>& Server::tool_routes() {
       {"GET", "/props", &Server::props, kFixed},
       {"GET", "/slots", &Server::slots_in_use, kFixed},
       {"POST", "/apply-template", &Server::apply_template, kTokens},
-      {"POST", "/v1/reranking", &Server::rerank, kScore},
-      {"POST", "/reranking", &Server::rerank, kScore},
+      {"POST", "/v1/reranking", &Server::ask, kScore},
+      {"POST", "/reranking", &Server::ask, kScore},
       // OpenAI's files and batches.
       {"POST", "/v1/files", &Server::add_file, kFile},
       {"GET", "/v1/files", &Server::list_files, kLine},

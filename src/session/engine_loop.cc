@@ -51,6 +51,25 @@ bool EngineLoop::is_live(const Mailbox& mailbox) const {
                              [&](const auto& entry) { return entry.second == &mailbox; });
 }
 
+std::vector<AnswerEvent> EngineLoop::last_events(
+    std::vector<Request> requests, const std::function<void(size_t answered)>& on_step) {
+  Mailbox mailbox(*this);
+  std::unordered_map<int64_t, size_t> awaited;
+  for (size_t i = 0; i < requests.size(); ++i)
+    awaited.emplace(add(std::move(requests[i]), mailbox), i);
+  std::vector<AnswerEvent> events(requests.size());
+  while (!awaited.empty()) {
+    for (AnswerEvent& event : next(mailbox)) {
+      if (event.token) continue;
+      const auto found = awaited.find(event.id);
+      events[found->second] = std::move(event);
+      awaited.erase(found);
+    }
+    if (on_step) on_step(events.size() - awaited.size());
+  }
+  return events;
+}
+
 bool EngineLoop::has_live(const Mailbox& mailbox) {
   const std::lock_guard lock(turns_);
   return !mailbox.events_.empty() || is_live(mailbox);

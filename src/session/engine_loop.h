@@ -3,6 +3,7 @@
 #pragma once
 
 #include <condition_variable>
+#include <functional>
 #include <mutex>
 #include <optional>
 #include <string>
@@ -61,6 +62,10 @@ class EngineLoop final : private TextSink {
   // What came since the last call; where nothing did, one step is computed first.
   std::vector<AnswerEvent> next(Mailbox& mailbox);
   bool has_live(const Mailbox& mailbox);
+  // The answers, or the vectors, to requests that need no token on the way. `on_step` is told after
+  // each step how many are there.
+  std::vector<AnswerEvent> last_events(std::vector<Request> requests,
+                                       const std::function<void(size_t answered)>& on_step);
   // Calls `task` with the engine while no step is computed.
   template <typename Task>
   auto between_steps(Task task) {

@@ -113,6 +113,37 @@ SamplingParams open_sampling_defaults(const ModelOptions& o) {
   return params;
 }
 
+namespace {
+
+// What the config.json of a model of embeddings says of cutting them, as vLLM reads it.
+void read_vector_sizes(const ModelOptions& model, NumberForm& form) {
+  const std::string path = model.model + "/config.json";
+  if (model.load_format != "auto" || !is_there(path)) return;
+  const json::Value config = json::parse_file(path);
+  const json::Value* cuts = config.find("is_matryoshka");
+  const json::Value* sizes = config.find("matryoshka_dimensions");
+  form.cuts = cuts && *cuts == json::Value(true);
+  if (!sizes || !sizes->is_array()) return;
+  for (const json::Value& size : sizes->as_array())
+    if (const auto found = size.to_integer()) form.sizes.push_back(static_cast<int32_t>(*found));
+  form.cuts |= !form.sizes.empty();
+}
+
+}  // namespace
+
+NumberForm open_number_form(const ModelOptions& options) {
+  const ModelConfig config = read_model_config(options);
+  NumberForm form{.has_head = config.head == Head::tokens,
+                  .normalizes = config.pooling.is_normalized};
+  // A model whose vectors are meant as such has the cosine's.
+  if (config.head == Head::classes)
+    form.relevance = Relevance::cross;
+  else if (config.head == Head::none || config.pooling != Pooling())
+    form.relevance = Relevance::cosine;
+  read_vector_sizes(options, form);
+  return form;
+}
+
 std::vector<int32_t> end_tokens(const Model& model, const Tokenizer& tokenizer) {
   const auto& configured = model.config().eos_ids;
   std::set<int32_t> ids(configured.begin(), configured.end());

@@ -8,6 +8,7 @@
 
 #include "engine/model.h"
 #include "frontend/chat_template.h"
+#include "frontend/questions.h"
 #include "sampling/params.h"
 #include "tokenizer/tokenizer.h"
 
@@ -28,6 +29,8 @@ inline ChatTemplate open_chat_template(const Model& model, const std::string& fi
 }
 // The sampling parameters that the model's generation_config.json names, as vLLM reads it.
 SamplingParams open_sampling_defaults(const ModelOptions& options);
+// What its files say of vectors and of relevance.
+NumberForm open_number_form(const ModelOptions& options);
 // The tokens that end an answer, ascending: those of both configurations, and of a directory those
 // that only its tokenizer names, its end of sequence and special tokens that end a turn.
 std::vector<int32_t> end_tokens(const Model& model, const Tokenizer& tokenizer);

@@ -12,7 +12,19 @@ using openai::Endpoint;
 
 constexpr size_t kMostReceipts = 1 << 16;
 
-// Where two values differ first: "choices[0].text: expected ..., found ..."; or empty.
+const json::Array& choices_of(const json::Value& body) {
+  return body.find("choices")->as_array();
+}
+
+std::tm utc(int64_t seconds) {
+  const auto time = static_cast<std::time_t>(seconds);
+  std::tm out{};
+  gmtime_r(&time, &out);
+  return out;
+}
+
+}  // namespace
+
 std::string first_difference(const json::Value& expected, const json::Value& found,
                              const std::string& path) {
   const auto below = [&](const std::string& name) {
@@ -42,19 +54,6 @@ std::string first_difference(const json::Value& expected, const json::Value& fou
   if (same) return {};
   return fmt::format("{}: expected {}, found {}", path, excerpt(expected), excerpt(found));
 }
-
-const json::Array& choices_of(const json::Value& body) {
-  return body.find("choices")->as_array();
-}
-
-std::tm utc(int64_t seconds) {
-  const auto time = static_cast<std::time_t>(seconds);
-  std::tm out{};
-  gmtime_r(&time, &out);
-  return out;
-}
-
-}  // namespace
 
 ServedAnswer read_served_answer(const json::Value& value) {
   ServedAnswer answer;

@@ -13,6 +13,11 @@
 
 namespace invar {
 
+// Where two values differ first, below `path`: "choices[0].text: expected ..., found ..."; or
+// empty.
+std::string first_difference(const json::Value& expected, const json::Value& found,
+                             const std::string& path);
+
 struct ServedAnswer {
   json::Value body;               // null: there are receipts alone
   std::vector<Receipt> receipts;  // of every choice

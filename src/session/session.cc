@@ -76,15 +76,12 @@ Request Session::Impl::request(Running& at, std::vector<int32_t> prompt,
   return request;
 }
 
-Receipt Session::Impl::receipt_head(Running& at, Request& request) {
+void Session::Impl::expect_receipts() const {
   if (identity.find("/control/") != identity.npos)
     fail_usage("the baseline's answers cannot be computed again: it gives no receipts");
-  check_params(request, vocabulary);
-  Receipt head = receipt_of(request);
-  head.id = "session";
-  head.created = std::time(nullptr);
-  head.name = at.model().options().model;
-  head.context = context;
+}
+
+ReceiptModel Session::Impl::answering_model(Running& at) {
   const std::lock_guard lock(compiling);
   if (!receipt_model) {
     receipt_model = receipt_texts(at.model().options());
@@ -93,7 +90,18 @@ Receipt Session::Impl::receipt_head(Running& at, Request& request) {
     receipt_model->weights = digest_of_weights(at);
     receipt_model->defaults = defaults_digest({});
   }
-  head.model = *receipt_model;
+  return *receipt_model;
+}
+
+Receipt Session::Impl::receipt_head(Running& at, Request& request) {
+  expect_receipts();
+  check_params(request, vocabulary);
+  Receipt head = receipt_of(request);
+  head.id = "session";
+  head.created = std::time(nullptr);
+  head.name = at.model().options().model;
+  head.context = context;
+  head.model = answering_model(at);
   if (request.adapter) head.model.adapter = to_hex(request.adapter->digest);
   return head;
 }
@@ -143,22 +151,10 @@ std::vector<Generation> Session::Impl::generate(std::vector<Query> queries, cons
 
 std::vector<AnswerEvent> Session::Impl::last_events(std::vector<Request> requests,
                                                     const OnStep& on_step) {
-  const Awake at = awake();
-  EngineLoop::Mailbox mailbox(at->loop);
-  std::unordered_map<int64_t, size_t> awaited;
-  for (size_t i = 0; i < requests.size(); ++i)
-    awaited.emplace(at->loop.add(std::move(requests[i]), mailbox), i);
-  std::vector<AnswerEvent> events(requests.size());
-  while (!awaited.empty()) {
-    for (AnswerEvent& event : at->loop.next(mailbox)) {
-      if (event.token) continue;
-      const auto found = awaited.find(event.id);
-      events[found->second] = std::move(event);
-      awaited.erase(found);
-    }
-    if (on_step) on_step(events.size() - awaited.size(), 0);
-  }
-  return events;
+  const auto told = [&](size_t answered) {
+    if (on_step) on_step(answered, 0);
+  };
+  return awake()->loop.last_events(std::move(requests), told);
 }
 
 Session::Session(const SessionOptions& options) : impl_(std::make_unique<Impl>(options)) {}

@@ -48,6 +48,9 @@ struct Session::Impl {
   Awake with_weights();
   Request request(Running& running, std::vector<int32_t> prompt, const GenerateOptions& options);
   Generation finished(const GenerateOptions& options, const Receipt& head, TextAnswer answer);
+  // Throws UsageError where there are none of the model's answers.
+  void expect_receipts() const;
+  ReceiptModel answering_model(Running& running);
   // What its receipt says beside the answer. Checks the request's parameters.
   Receipt receipt_head(Running& running, Request& request);
   std::vector<Generation> generate(std::vector<Query> queries, const OnToken& on_token,
@@ -59,6 +62,7 @@ struct Session::Impl {
   // The answers, or the vectors, to requests that need no token on the way.
   std::vector<AnswerEvent> last_events(std::vector<Request> requests, const OnStep& on_step);
   std::string rendered(const Conversation& conversation);
+  const ChatTemplate* found_chat();  // null: there is none; under `compiling`
   std::vector<int32_t> tokens_of(std::span<const Message> messages);
   std::string digest_of_weights(Running& running);
   // Those of only_on_gpu are copied to `updated`.

@@ -24,28 +24,6 @@ std::string digest_of_text(std::string_view text) {
   return to_hex(sha256(std::as_bytes(std::span(text))));
 }
 
-// The first member of the two that differs.
-std::optional<std::string> difference(const ReceiptModel& said, const ReceiptModel& known) {
-  const auto of = [](const char* what, const std::string& a, const std::string& b) {
-    return fmt::format("{}: the receipt says {}, the model has {}", what, json::quoted(a),
-                       json::quoted(b));
-  };
-  if (said.arithmetic != known.arithmetic)
-    return of("the arithmetic differs", said.arithmetic, known.arithmetic);
-  if (said.specification != known.specification)
-    return of("the specification (config.json) differs", said.specification, known.specification);
-  if (said.weights != known.weights) return of("the weights differ", said.weights, known.weights);
-  if (said.tokenizer != known.tokenizer)
-    return of("the tokenizer differs", said.tokenizer, known.tokenizer);
-  if (said.chat_template != known.chat_template)
-    return of("the chat template differs", said.chat_template, known.chat_template);
-  if (said.adapter != known.adapter) return of("the adapter differs", said.adapter, known.adapter);
-  // A server takes the model's defaults or, with --generation-config vllm, vLLM's.
-  if (said.defaults != known.defaults && said.defaults != defaults_digest({}))
-    return of("the sampling defaults differ", said.defaults, known.defaults);
-  return std::nullopt;
-}
-
 // Goes along the answer as the engine would if it were a draft: the sampling stage walks along it
 // as far as the model samples it.
 class Replay {
@@ -297,12 +275,33 @@ ReceiptModel receipt_model(Model& model, const std::string& template_file) {
   return known;
 }
 
+std::optional<std::string> model_difference(const ReceiptModel& said, const ReceiptModel& known) {
+  const auto of = [](const char* what, const std::string& a, const std::string& b) {
+    return fmt::format("{}: the receipt says {}, the model has {}", what, json::quoted(a),
+                       json::quoted(b));
+  };
+  if (said.arithmetic != known.arithmetic)
+    return of("the arithmetic differs", said.arithmetic, known.arithmetic);
+  if (said.specification != known.specification)
+    return of("the specification (config.json) differs", said.specification, known.specification);
+  if (said.weights != known.weights) return of("the weights differ", said.weights, known.weights);
+  if (said.tokenizer != known.tokenizer)
+    return of("the tokenizer differs", said.tokenizer, known.tokenizer);
+  if (said.chat_template != known.chat_template)
+    return of("the chat template differs", said.chat_template, known.chat_template);
+  if (said.adapter != known.adapter) return of("the adapter differs", said.adapter, known.adapter);
+  // A server takes the model's defaults or, with --generation-config vllm, vLLM's.
+  if (said.defaults != known.defaults && said.defaults != defaults_digest({}))
+    return of("the sampling defaults differ", said.defaults, known.defaults);
+  return std::nullopt;
+}
+
 Verdict verify(const Receipt& receipt, const ReceiptModel& known, Model& model,
                const Tokenizer& tokenizer, const VerifyOptions& options) {
   Verdict verdict;
   ReceiptModel answering = known;
   if (options.adapter) answering.adapter = to_hex(options.adapter->digest);
-  if (const auto found = difference(receipt.model, answering)) {
+  if (const auto found = model_difference(receipt.model, answering)) {
     verdict.sentence = *found;
     return verdict;
   }

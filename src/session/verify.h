@@ -34,6 +34,9 @@ ReceiptModel receipt_texts(const ModelOptions& options, const std::string& templ
 // weights.
 ReceiptModel receipt_model(Model& model, const std::string& template_file = {});
 
+// The first member of the two that differs, if any.
+std::optional<std::string> model_difference(const ReceiptModel& said, const ReceiptModel& known);
+
 // `known`: of the model without an adapter. Says nothing of the signature. Throws Error when the
 // receipt asks for what the model cannot compute.
 Verdict verify(const Receipt& receipt, const ReceiptModel& known, Model& model,

@@ -29,6 +29,11 @@ struct DecoderRules {
   bool bare_first_token = false;  // all spaces are taken out of the first token (Metaspace)
 };
 
+// What stands around and between the ids of two texts that are one.
+struct PairRules {
+  std::vector<int32_t> prefix, middle, suffix;
+};
+
 struct Description {
   std::vector<std::string>
       tokens;  // the model's vocabulary by id, as spelled in the file; "" where there is none
@@ -43,6 +48,7 @@ struct Description {
   std::vector<NormalizerStep> normalizer;
   std::vector<PreTokenizerStep> pre_tokenizer;
   std::vector<int32_t> prefix, suffix;  // added around the ids of a text
+  PairRules pair;                       // the same of two texts
   DecoderRules decoder;
 
   int32_t bos_id = -1, eos_id = -1;

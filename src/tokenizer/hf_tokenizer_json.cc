@@ -218,6 +218,30 @@ void read_template(const JsonField& field, const TokenSet& tokens, Description& 
   description.suffix.insert(description.suffix.end(), after.begin(), after.end());
 }
 
+// "pair": [..., {"Sequence": {"id": "A"}}, ..., {"Sequence": {"id": "B"}}, ...]. One of another
+// form, which no model of pairs has, leaves the two texts bare.
+void read_pair(const JsonField& field, const TokenSet& tokens, PairRules& pair) {
+  const auto parts = field.find("pair");
+  if (!parts || parts->array().size() > kMaxPieces) return;
+  PairRules found;
+  std::vector<int32_t>* at = &found.prefix;
+  std::string sequences;
+  for (size_t i = 0; i < parts->array().size(); ++i) {
+    const JsonField part = parts->element(i);
+    if (const auto special = part.find("SpecialToken")) {
+      const JsonField ids = field.at("special_tokens").at(special->at("id").string()).at("ids");
+      for (size_t j = 0; j < ids.array().size() && at->size() < kMaxPieces; ++j) {
+        at->push_back(static_cast<int32_t>(ids.element(j).integer(0, kMaxVocabulary - 1)));
+        if (tokens.text_of(at->back()).empty()) return;
+      }
+      continue;
+    }
+    sequences += part.at("Sequence").at("id").string();
+    at = at == &found.prefix ? &found.middle : &found.suffix;
+  }
+  if (sequences == "AB") pair = std::move(found);
+}
+
 void read_post_processor(const JsonField& field, const TokenSet& tokens, Description& description) {
   const std::string& type = field.at("type").string();
   if (type == "Sequence") {
@@ -227,6 +251,7 @@ void read_post_processor(const JsonField& field, const TokenSet& tokens, Descrip
       read_post_processor(list.element(i), tokens, description);
   } else if (type == "TemplateProcessing") {
     read_template(field, tokens, description);
+    read_pair(field, tokens, description.pair);
   } else if (type == "ByteLevel") {  // changes offsets, which are not kept
     field.allow_only({"type", "add_prefix_space", "trim_offsets", "use_regex"});
   } else {
@@ -251,6 +276,8 @@ void read_template_settings(const JsonField& root, Description& description) {
   };
   set("add_bos_token", description.bos_id, description.prefix);
   set("add_eos_token", description.eos_id, description.suffix);
+  PairRules& pair = description.pair = {description.prefix, description.suffix, description.suffix};
+  pair.middle.insert(pair.middle.end(), pair.prefix.begin(), pair.prefix.end());
   if (!description.from_sentencepiece) return;
   if (const auto prefix = root.find("add_prefix_space"); prefix && !prefix->boolean()) {
     set_space_prefix(SpacePrefix::kNone, description);

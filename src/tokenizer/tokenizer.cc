@@ -187,6 +187,7 @@ Tokenizer::Tokenizer(Description description) {
   parts->pre_tokenizer = std::move(description.pre_tokenizer);
   parts->prefix = std::move(description.prefix);
   parts->suffix = std::move(description.suffix);
+  parts->pair = std::move(description.pair);
   parts->leading_spaces = description.decoder.leading_spaces;
   parts->bare_first_token = description.decoder.bare_first_token;
   parts->bos_id = description.bos_id;
@@ -240,6 +241,17 @@ std::vector<int32_t> Tokenizer::encode(std::string_view text, const EncodeOption
     });
   });
   if (options.add_special_tokens) ids.insert(ids.end(), parts.suffix.begin(), parts.suffix.end());
+  return ids;
+}
+
+std::vector<int32_t> Tokenizer::pair_of(std::span<const int32_t> first,
+                                        std::span<const int32_t> second) const {
+  const tokenizer::PairRules& rules = parts_->pair;
+  std::vector<int32_t> ids = rules.prefix;
+  ids.insert(ids.end(), first.begin(), first.end());
+  ids.insert(ids.end(), rules.middle.begin(), rules.middle.end());
+  ids.insert(ids.end(), second.begin(), second.end());
+  ids.insert(ids.end(), rules.suffix.begin(), rules.suffix.end());
   return ids;
 }
 

@@ -69,6 +69,10 @@ class Tokenizer {
   // Throws UsageError for text that is not UTF-8, is 2 GiB or longer, or holds what no token stands
   // for.
   std::vector<int32_t> encode(std::string_view text, const EncodeOptions& options = {}) const;
+  // Two texts that were encoded without special tokens as one, the way a cross-encoder's model
+  // reads pairs: with what the post-processor puts around and between them.
+  std::vector<int32_t> pair_of(std::span<const int32_t> first,
+                               std::span<const int32_t> second) const;
   // Bytes that are not UTF-8 become U+FFFD. Ids that no token has (models pad their vocabulary)
   // give no text.
   std::string decode(std::span<const int32_t> ids, const DecodeOptions& options = {}) const;

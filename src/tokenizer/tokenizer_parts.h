@@ -37,6 +37,7 @@ struct Tokenizer::Parts {
   std::vector<tokenizer::PreTokenizerStep> pre_tokenizer;
   std::optional<tokenizer::Bpe> bpe;
   std::vector<int32_t> prefix, suffix;
+  tokenizer::PairRules pair;
   int leading_spaces = 0;
   bool bare_first_token = false;
   int32_t bos_id = -1, eos_id = -1;

@@ -73,6 +73,39 @@ class LLMTest(unittest.TestCase):
         found = {hashes(self.llm.generate(form, params, use_tqdm=False))[0] for form in forms}
         self.assertEqual(len(found), 1)
 
+    def test_decisions_and_relevance_are_the_servers(self):
+        """What the likelihoods of the answers come to, whatever is computed beside them; a receipt that the program confirms."""
+        llm = self.llm
+        questions = [{"type": "predicate", "question": "Is it good?"}, {"type": "choice", "question": "Which?", "choices": ["a", "bc"]}]
+        told = llm.decide("The cat sat.", questions, instructions="Be fair.")
+        self.assertEqual([a["type"] for a in told["answers"]], ["predicate", "choice"])
+        asked = llm.get_tokenizer().apply_chat_template(
+            [{"role": "system", "content": "Be fair."},
+             {"role": "user", "content": "The cat sat.\n\nIs it good?\nAnswer with one word, yes or no."}],
+            add_generation_prompt=True, tokenize=False)
+        ids = llm.get_tokenizer().encode(asked, add_special_tokens=False)
+        yes = llm.get_tokenizer().encode("yes", add_special_tokens=False)
+        # Random weights have no end of an answer.
+        self.assertAlmostEqual(sum(llm.score([ids + yes])[0][len(ids) - 1:]), told["answers"][0]["probabilities"][0]["logprob"], 4)
+        threads = [threading.Thread(target=llm.generate, args=(PROMPTS, SamplingParams(max_tokens=20), False)) for _ in range(2)]
+        [t.start() for t in threads]
+        self.assertEqual(llm.decide("The cat sat.", questions, instructions="Be fair.")["answers"], told["answers"])
+        [t.join() for t in threads]
+        self.assertNotEqual(llm.decide("The cat sat.", questions)["answers"], told["answers"], "the control: other instructions")
+        scores = [one.outputs.score for one in llm.score("cat", ["The cat sat.", "It rained."])]
+        self.assertEqual(llm.score(["cat", "cat"], ["The cat sat.", "It rained."])[1].outputs.score, scores[1])
+        ranked = llm.rerank("cat", ["The cat sat.", "It rained."])
+        self.assertEqual([(r["index"], r["relevance_score"]) for r in ranked], sorted(enumerate(scores), key=lambda one: -one[1]))
+        with tempfile.TemporaryDirectory() as folder:
+            answer = llm.decide("The cat sat.", questions, receipt=True)
+            file = Path(folder, "answer.json")
+            file.write_text(json.dumps(answer))
+            words = ("verify", str(file), "tiny", "--load-format", "dummy:7", "--threads", "1")
+            self.assertIn("confirmed", program(*words))
+            answer["answers"][0]["confidence"] += 1e-9
+            file.write_text(json.dumps(answer))
+            self.assertIn("confidence", program(*words, check=False), "the control: one probability changed")
+
     def test_log_probabilities_of_every_call_have_the_same_bits(self):
         answer = self.llm.generate("hello", SamplingParams(max_tokens=9, logprobs=0, seed=3, ignore_eos=True), False)[0]
         tokens = answer.outputs[0].token_ids

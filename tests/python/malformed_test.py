@@ -100,7 +100,9 @@ class MalformedTest(unittest.TestCase):
         for label, call in {
             "params of another type": lambda: llm.generate("a", {"max_tokens": 1}, False),
             "params for two": lambda: llm.generate("a", [SamplingParams()] * 2, False),
-            "score": lambda: llm.score(3), "embed": lambda: llm.embed([10**6]), "embed of nothing": lambda: llm.embed([[]]),
+            "score": lambda: llm.score(3), "score of pairs": lambda: llm.score("a", [3]), "score of none": lambda: llm.score("a", []),
+            "decide": lambda: llm.decide("a", []), "decide by number": lambda: llm.decide("a", [{"type": "score", "question": "x", "levels": 1}]),
+            "rerank": lambda: llm.rerank("a", "b", 0), "ask": lambda: llm.ask("/v1/completions", {"prompt": "a"}), "ask nothing": lambda: llm.ask("/v1/score", 3), "embed": lambda: llm.embed([10**6]), "embed of nothing": lambda: llm.embed([[]]),
             "sleep": lambda: llm.sleep(3), "sleep of text": lambda: llm.sleep("x"), "wake up": lambda: llm.wake_up(["x"]),
             "sleep of level 0": lambda: llm.sleep(0), "sleep of None": lambda: llm.sleep(None), "wake up of text": lambda: llm.wake_up("weights"),
             "wake up of numbers": lambda: llm.wake_up([1]), "wake up of a number": lambda: llm.wake_up(3), "wake up of bytes": lambda: llm.wake_up([b"weights\xff"]),

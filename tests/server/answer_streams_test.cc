@@ -105,16 +105,18 @@ TEST(AnswerStreams, AStreamThatCannotBeWrittenEndsWithAnErrorAlone) {
 TEST(AnswerStreams, AnEmbeddingThatIsGivenUpWithinAVectorIsForgottenOnce) {
   Case c;
   const auto embedding = std::make_shared<Embedding>(
-      NumbersAsked{.requests = std::vector<Request>(2), .body = nullptr},
-      std::make_shared<StreamingExchange>(), nullptr, nullptr);
+      std::vector<Request>(2), nullptr, std::make_shared<StreamingExchange>(), nullptr, nullptr);
   c.streams.number(embedding->requests());
   c.streams.add(embedding);
   embedding->more = [&] { c.streams.cancel(*embedding); };
+  std::vector<Outcome> ended;
+  embedding->ended = [&](Outcome outcome) { ended.push_back(outcome); };
   EXPECT_EQ(c.streams.size(), 1u);
   c.streams.on_pooled(PooledOutput{.request = embedding->requests()[0].id, .numbers = {1}});
   c.compute_all();
   EXPECT_TRUE(embedding->is_over());
   EXPECT_EQ(c.streams.size(), 0u);
+  EXPECT_EQ(ended, std::vector{Outcome::aborted});
 }
 
 }  // namespace

@@ -12,10 +12,13 @@ struct Case {
     embedding.full = [this] { ++full; };
     embedding.failed = [this](const std::string& sentence) { failed.push_back(sentence); };
   }
-  Embedding embedding{{.requests = std::vector<Request>(2), .body = nullptr},
-                      std::make_shared<FakeExchange>(),
-                      nullptr,
-                      nullptr};
+  Embedding embedding{std::vector<Request>(2),
+                      [this](const Numbers& numbers) {
+                        shown = numbers;
+                        return std::string("body");
+                      },
+                      std::make_shared<FakeExchange>(), nullptr, nullptr};
+  Numbers shown;
   int full = 0;
   std::vector<std::string> failed;
 };
@@ -28,13 +31,15 @@ TEST(EmbeddingTest, IsFullWithItsLastVectorInWhateverOrder) {
   c.embedding.on_vector(0, {1});
   EXPECT_EQ(c.full, 1);
   EXPECT_TRUE(c.embedding.is_over());
-  EXPECT_EQ(c.embedding.vectors(), (std::vector<std::vector<float>>{{1}, {2}}));
+  EXPECT_EQ(c.embedding.body(), "body");
+  EXPECT_EQ(c.shown, (Numbers{{1}, {2}}));
+  EXPECT_EQ(c.embedding.outcome(), Outcome::finished);
 }
 
 TEST(EmbeddingTest, SoManyTextsAreComputedAtTheSameTime) {
   constexpr size_t kTexts = 2 * Embedding::kAtOnce;
-  Embedding all({.requests = std::vector<Request>(kTexts), .body = nullptr},
-                std::make_shared<FakeExchange>(), nullptr, nullptr);
+  Embedding all(std::vector<Request>(kTexts), nullptr, std::make_shared<FakeExchange>(), nullptr,
+                nullptr);
   size_t begun = 0;
   all.more = [&] { begun += all.next() != nullptr; };
   all.full = [] {};

@@ -166,6 +166,11 @@ class Embeddings(Directory):
             status, _, answer = self.served().ask("POST", "/v1/completions", {"prompt": "x"})
             self.assertEqual(status, 400)
             self.assertIn("no head", answer["error"]["message"])
+        shutil.rmtree(self.model)
+        self.setUp()
+        self.modules("Transformer", "Pooling")
+        self.make_bare(head=True)
+        self.assertEqual(self.vectors([5, 6, 7], "a text"), expected, "a head that nobody reads")
         self.change("config.json", architectures=["LlamaModel"])  # the control
         self.refused("contradict")
 
@@ -231,6 +236,56 @@ class Relevance(Directory):
             self.assertIn(words, answer["error"]["message"])
         self.change("config.json", sentence_transformers={"activation_fn": "torch.nn.modules.linear.Identity"})
         self.near([d["data"][0] for d in self.served().post("/pooling", input=pairs)["data"]], [dot(weight, h) for h in hidden])
+
+    PAIRS = """{%- for m in messages if m.role == "system" -%}<I>{{ m.content }}{% endfor -%}
+{%- for m in messages if m.role == "query" -%}<Q>{{ m.content }}{% endfor -%}
+{%- for m in messages if m.role == "document" -%}<D>{{ m.content }}{% endfor -%}"""
+
+    def make_encoder(self):
+        tensors = read_tensors(self.model / "model.safetensors")
+        draw = random.Random(5)
+        width = tensors["model.norm.weight"][1][0]
+        self.change("config.json", architectures=["Qwen3ForSequenceClassification"], id2label={"0": "LABEL_0"}, label2id={"LABEL_0": 0})
+        write_tensors(self.model / "model.safetensors", {**{n: t for n, t in tensors.items() if n != "lm_head.weight"},
+                                                         "score.weight": f32([exact(draw.gauss(0, 0.3) for _ in range(width))])})
+
+    def test_a_template_of_pairs_makes_the_prompt(self):
+        """Of a cross-encoder and of a model that is asked for yes; a chat's template is none."""
+        self.make_encoder()
+        file = self.model / "pairs.jinja"
+        file.write_text(self.PAIRS)
+        served = self.served("--chat-template", file)
+        scores = lambda served, **more: [d["score"] for d in served.post("/v1/score", text_1=self.QUERY, text_2=self.TEXTS, **more)["data"]]
+        pooled = lambda texts: [d["data"][0] for d in served.post("/pooling", input=texts)["data"]]
+        self.assertEqual(scores(served), pooled([f"<Q>{self.QUERY}<D>{text}" for text in self.TEXTS]))
+        self.assertEqual(scores(served, instruction="Find it"), pooled([f"<I>Find it<Q>{self.QUERY}<D>{text}" for text in self.TEXTS]))
+        plain = self.served()
+        self.assertNotEqual(scores(plain), scores(served), "the control: no template of pairs")
+        self.assertEqual(scores(plain, instruction="Find it"), scores(plain))
+        file.write_text(self.PAIRS + """{%- for m in messages if m.role == "user" -%}{{ m.content }}{% endfor -%}""")
+        self.assertEqual(scores(self.served("--chat-template", file)), scores(plain), "the control: it shows a user's words, too")
+
+    def test_a_pair_has_the_tokens_that_its_tokenizer_puts_around_it(self):
+        """As Llama's does, a token before each text."""
+        self.make_encoder()
+        path = self.model / "tokenizer.json"
+        tokenizer = json.loads(path.read_text())
+        vocab = tokenizer["model"]["vocab"]
+        first, second = sorted(vocab, key=vocab.get)[5:7]
+        special = lambda token: {token: {"id": token, "ids": [vocab[token]], "tokens": [token]}}
+        say = lambda id: {"SpecialToken": {"id": id, "type_id": 0}}
+        text = lambda id: {"Sequence": {"id": id, "type_id": 0}}
+        tokenizer["post_processor"] = {"type": "TemplateProcessing", "single": [say(first), text("A")],
+                                       "pair": [say(first), text("A"), say(second), say(first), text("B"), say(second)],
+                                       "special_tokens": {**special(first), **special(second)}}
+        path.write_text(json.dumps(tokenizer))
+        served = self.served()
+        ids = lambda words: served.post("/tokenize", prompt=words, add_special_tokens=False)["tokens"]
+        pairs = [[vocab[first], *ids(self.QUERY), vocab[second], vocab[first], *ids(words), vocab[second]] for words in self.TEXTS]
+        found = [d["score"] for d in served.post("/v1/score", text_1=self.QUERY, text_2=self.TEXTS)["data"]]
+        self.assertEqual(found, [d["data"][0] for d in served.post("/pooling", input=pairs)["data"]])
+        bare = [d["data"][0] for d in served.post("/pooling", input=[pair[:-1] for pair in pairs])["data"]]
+        self.assertNotEqual(found, bare, "the control: a token is missing")
 
     def check(self, served, scores):
         told = served.post("/v1/score", text_1=self.QUERY, text_2=self.TEXTS)

@@ -1,7 +1,9 @@
 #!/usr/bin/env python3
 """What clients of Ollama and of llama.cpp's server ask for, and evaluations. Usage: tools_test.py INVAR [unittest arguments]"""
 import json
+import math
 import pathlib
+import re
 import subprocess
 import sys
 import tempfile
@@ -178,6 +180,23 @@ class Tools(unittest.TestCase):
         plain = self.served.post("/api/embeddings", model="m", prompt="hello")["embedding"]
         same = self.served.post("/v1/embeddings", input="hello")["data"][0]["embedding"]
         self.assertEqual(plain, same)
+        long = "hello world " * 2000
+        status, headers, cut = self.served.ask("POST", "/api/embed", {"model": "m", "input": [long, "hello"]})
+        self.assertEqual((status, cut["embeddings"][1]), (200, both["embeddings"][0]))
+        most = int(re.search(r"cut at its end to the (\d+) tokens", headers["X-Invar-Warning"])[1])
+        ids = self.served.post("/tokenize", prompt=long)["tokens"][:most]
+        begin = self.served.post("/v1/embeddings", input=ids)["data"][0]["embedding"]
+        length = math.sqrt(sum(x * x for x in begin))
+        self.assertLess(max(abs(a - b / length) for a, b in zip(cut["embeddings"][0], begin)), 1e-6)
+        self.refused("/api/embed", "tokens", model="m", input=long, truncate=False)
+        status, headers, told = self.served.ask("POST", "/api/embed", {"model": "m", "input": "hello", "keep_alive": "5m", "truncate": True, "odd": 1,
+                                                                       "options": {"num_ctx": 64, "temperature": 0}})
+        self.assertEqual((status, told["embeddings"]), (200, one["embeddings"]))
+        for word in ("keep_alive", "odd", "num_ctx", "temperature"):
+            self.assertIn(word, headers["X-Invar-Warning"])
+        self.assertNotIn("X-Invar-Warning", self.served.ask("POST", "/api/embed", {"model": "m", "input": "hello"})[1], "the control: nothing to say")
+        self.refused("/api/embed", "options", model="m", input="hello", options=3)
+        self.refused("/api/embed", "truncate", model="m", input="hello", truncate="no")
         self.refused("/api/embed", "input", model="m")
 
     def test_llama_completion(self):

@@ -1,8 +1,8 @@
-#include "likelihoods.h"
+#include "frontend/likelihoods.h"
 
 #include "base/error.h"
 
-namespace invar::server {
+namespace invar {
 
 size_t Likelihoods::add(std::span<const int32_t> prompt, std::span<const int32_t> text) {
   if (prompt.empty() || text.empty())
@@ -57,4 +57,4 @@ float Likelihoods::log_probability(size_t text, std::span<const std::vector<floa
   return sum;
 }
 
-}  // namespace invar::server
+}  // namespace invar

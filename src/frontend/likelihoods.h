@@ -9,10 +9,9 @@
 #include <vector>
 
 #include "engine/request.h"
-#include "errors.h"
 #include "frontend/body_fields.h"
 
-namespace invar::server {
+namespace invar {
 
 class Likelihoods {
  public:
@@ -54,13 +53,9 @@ template <typename F>
 auto said_of(const std::string& field, F f) {
   try {
     return f();
-  } catch (const ApiError& error) {
-    ApiError own = error;
-    if (own.param.empty() || own.param == "messages") own.param = field;
-    throw own;
   } catch (const UsageError& error) {
     throw FieldError(field, error.what());
   }
 }
 
-}  // namespace invar::server
+}  // namespace invar

@@ -1,10 +1,10 @@
-#include "server/likelihoods.h"
+#include "frontend/likelihoods.h"
 
 #include <gtest/gtest.h>
 
 #include "base/error.h"
 
-namespace invar::server {
+namespace invar {
 namespace {
 
 using Tokens = std::vector<int32_t>;
@@ -47,4 +47,4 @@ TEST(LikelihoodsTest, BoundsWhatIsAsked) {
 }
 
 }  // namespace
-}  // namespace invar::server
+}  // namespace invar

@@ -4,14 +4,13 @@
 
 #include <algorithm>
 
-#include "api.h"
-#include "base/ends.h"
 #include "base/error.h"
 #include "frontend/body_fields.h"
-#include "likelihoods.h"
+#include "frontend/likelihoods.h"
+#include "frontend/questions.h"
 #include "sampling/logprob.h"
 
-namespace invar::server {
+namespace invar {
 
 namespace {
 
@@ -19,7 +18,7 @@ constexpr size_t kMostQuestions = 200, kMostChoices = 255, kMostLevels = 10;
 constexpr size_t kMostQuestionBytes = 64 << 10, kMostChoiceBytes = 4 << 10, kMostIdBytes = 256;
 constexpr size_t kMostInputBytes = 4 << 20, kMostMessages = 4096;
 constexpr size_t kOfOption = 256;  // bytes of memory beside its text, in the answer
-constexpr std::string_view kFields[] = {"model", "input", "instructions", "questions"};
+constexpr std::string_view kFields[] = {"model", "input", "instructions", "questions", "receipt"};
 constexpr std::string_view kQuestionFields[] = {"id", "type", "question", "choices", "levels"};
 
 // An allowed answer: as the model says it, and as the body shows it.
@@ -155,20 +154,19 @@ json::Value answer_to(const Question& question, const Likelihoods& likelihoods,
 
 }  // namespace
 
-NumbersAsked Server::decisions_asked(const HttpRequest& request, const json::Value& body) const {
-  if (!body.is_object()) fail_usage("expected an object, found {}", body.type_name());
+NumbersAsked decisions_asked(const json::Value& body, const QuestionTexts& texts) {
   expect_known(body, kFields);
-  Likelihoods likelihoods(admission_.salt_of(options_.keys.owner(request)), admission_.context());
+  Likelihoods likelihoods(texts.salt, texts.context);
   std::vector<Question> questions;
   for (const json::Value& value : list_of(needed(body, "questions"), "questions", kMostQuestions)) {
     const std::string field = fmt::format("questions[{}]", questions.size());
     Question& question = questions.emplace_back(said_of(field, [&] { return question_of(value); }));
     const std::vector<int32_t> prompt =
-        said_of("input", [&] { return admission_.chat_tokens(chat_of(body, question)); });
+        said_of("input", [&] { return texts.chat_tokens(chat_of(body, question), "input"); });
     for (const Option& option : question.options) {
-      std::vector<int32_t> text = admission_.text_tokens(option.said, false);
+      std::vector<int32_t> text = texts.text_tokens(option.said, false);
       // No option is another one's beginning.
-      if (const auto end = admission_.end_of_answer()) text.push_back(*end);
+      if (const auto end = texts.end_of_answer()) text.push_back(*end);
       question.likelihoods.push_back(
           said_of("input", [&] { return likelihoods.add(prompt, text); }));
     }
@@ -176,26 +174,22 @@ NumbersAsked Server::decisions_asked(const HttpRequest& request, const json::Val
   if (questions.empty()) fail_usage("expected at least one of questions, found none");
   return {.requests = likelihoods.requests(),
           .bytes = likelihoods.bytes() + kOfOption * likelihoods.texts(),
-          .body = [=, id = random_id("dec_"), created = static_cast<int64_t>(std::time(nullptr)),
-                   model = first_of(model_.names),
-                   fingerprint = admission_.fingerprint()](const Numbers& numbers) {
+          .body = [=](const Numbers& numbers, const NumbersHead& head) {
             json::Array answers;
             for (const Question& question : questions)
               answers.push_back(answer_to(question, likelihoods, numbers));
             const int64_t tokens = likelihoods.prompt_tokens();
-            return json::dump(json::Object{
-                {"id", id},
+            json::Value all = json::Object{
+                {"id", head.id},
                 {"object", "decision"},
-                {"created", created},
-                {"model", model},
-                {"system_fingerprint", fingerprint},
+                {"created", head.created},
+                {"model", head.model},
+                {"system_fingerprint", head.fingerprint},
                 {"answers", std::move(answers)},
-                {"usage", json::Object{{"prompt_tokens", tokens}, {"total_tokens", tokens}}}});
+                {"usage", json::Object{{"prompt_tokens", tokens}, {"total_tokens", tokens}}}};
+            if (!head.receipt.is_null()) all.set("receipt", head.receipt);
+            return json::dump(all);
           }};
 }
 
-void Server::decide(std::shared_ptr<Exchange> exchange) {
-  ask_numbers(exchange, &Server::decisions_asked);
-}
-
-}  // namespace invar::server
+}  // namespace invar

@@ -1,17 +1,15 @@
 // POST /v1/rerank and /v1/score: how relevant texts are to others, by the model that is served.
-#include <fmt/ranges.h>
-
 #include <algorithm>
+#include <map>
 
-#include "api.h"
-#include "base/ends.h"
 #include "base/error.h"
 #include "engine/pooled_vector.h"
 #include "frontend/body_fields.h"
-#include "likelihoods.h"
+#include "frontend/likelihoods.h"
+#include "frontend/questions.h"
 #include "sampling/logprob.h"
 
-namespace invar::server {
+namespace invar {
 
 namespace {
 
@@ -20,11 +18,56 @@ constexpr size_t kMostTexts = 1024, kMostTextBytes = 4 << 20, kMostInstructionBy
 constexpr const char* kJudge =
     "Judge whether the Document meets the requirements based on the Query and the Instruct "
     "provided. Note that the answer can only be \"yes\" or \"no\".";
-constexpr const char* kInstruction =
+constexpr std::string_view kInstruction =
     "Given a web search query, retrieve relevant passages that answer the query";
 
 struct Pair {
   std::string query, document;
+};
+
+// How a pair becomes a prompt: by the model's template, where it is one of pairs.
+class PairPrompts {
+ public:
+  // `instruction`: the request's; empty: it has none.
+  PairPrompts(const QuestionTexts& texts, std::string instruction)
+      : texts_(texts),
+        instruction_(std::move(instruction)),
+        has_template_(texts.chat && texts.chat->is_of_pairs()) {}
+
+  // For a model that is asked for yes or no.
+  std::vector<int32_t> asked(const Pair& pair) const {
+    if (has_template_) return rendered(pair);
+    return said_of("documents", [&] { return texts_.chat_tokens(judged(pair), "documents"); });
+  }
+  // For a cross-encoder: else as the tokenizer joins two texts.
+  std::vector<int32_t> encoded(const Pair& pair) const {
+    if (has_template_) return rendered(pair);
+    return texts_.tokenizer->pair_of(texts_.text_tokens(pair.query, false),
+                                     texts_.text_tokens(pair.document, false));
+  }
+
+ private:
+  std::vector<int32_t> rendered(const Pair& pair) const {
+    return said_of("documents", [&] {
+      return texts_.text_tokens(
+          texts_.chat->render_pair(pair.query, pair.document, instruction_, texts_.clock), true);
+    });
+  }
+  json::Value judged(const Pair& pair) const {
+    const std::string text =
+        fmt::format("<Instruct>: {}\n<Query>: {}\n<Document>: {}",
+                    instruction_.empty() ? kInstruction : std::string_view(instruction_),
+                    pair.query, pair.document);
+    return json::Object{
+        {"messages", json::Array{json::Object{{"role", "system"}, {"content", kJudge}},
+                                 json::Object{{"role", "user"}, {"content", text}}}},
+        {"max_tokens", 1},
+        {"chat_template_kwargs", json::Object{{"enable_thinking", false}}}};
+  }
+
+  const QuestionTexts& texts_;
+  const std::string instruction_;
+  const bool has_template_;
 };
 
 // The requests for pairs, and each pair's score from their numbers.
@@ -35,24 +78,13 @@ struct PairsAsked {
   std::function<std::vector<float>(const Numbers&)> scores;
 };
 
-json::Value judged(const Pair& pair, const std::string& instruction) {
-  const std::string text = fmt::format("<Instruct>: {}\n<Query>: {}\n<Document>: {}", instruction,
-                                       pair.query, pair.document);
-  return json::Object{
-      {"messages", json::Array{json::Object{{"role", "system"}, {"content", kJudge}},
-                               json::Object{{"role", "user"}, {"content", text}}}},
-      {"max_tokens", 1},
-      {"chat_template_kwargs", json::Object{{"enable_thinking", false}}}};
-}
-
 // The share of yes among yes and no.
-PairsAsked by_likelihood(const Admission& admission, const std::vector<Pair>& pairs,
-                         const std::string& instruction, const std::string& salt) {
-  const auto yes = admission.text_tokens("yes", false), no = admission.text_tokens("no", false);
-  Likelihoods likelihoods(salt, admission.context());
+PairsAsked by_likelihood(const QuestionTexts& texts, const std::vector<Pair>& pairs,
+                         const PairPrompts& prompts) {
+  const auto yes = texts.text_tokens("yes", false), no = texts.text_tokens("no", false);
+  Likelihoods likelihoods(texts.salt, texts.context);
   for (const Pair& pair : pairs) {
-    const std::vector<int32_t> prompt =
-        said_of("documents", [&] { return admission.chat_tokens(judged(pair, instruction)); });
+    const std::vector<int32_t> prompt = prompts.asked(pair);
     said_of("documents", [&] { return likelihoods.add(prompt, yes); });
     likelihoods.add(prompt, no);
   }
@@ -79,13 +111,13 @@ size_t add_text(PairsAsked& asked, std::vector<int32_t> text, int32_t context) {
 }
 
 // Each text's vector once.
-PairsAsked by_cosine(const Admission& admission, const std::vector<Pair>& pairs) {
+PairsAsked by_cosine(const QuestionTexts& texts, const std::vector<Pair>& pairs) {
   PairsAsked asked;
   std::map<std::string, size_t> known;
   const auto vector_of = [&](const std::string& text) {
     const auto found = known.find(text);
     if (found != known.end()) return found->second;
-    return known[text] = add_text(asked, admission.text_tokens(text, true), admission.context());
+    return known[text] = add_text(asked, texts.text_tokens(text, true), texts.context);
   };
   std::vector<std::pair<size_t, size_t>> places;
   for (const Pair& pair : pairs) {
@@ -101,14 +133,10 @@ PairsAsked by_cosine(const Admission& admission, const std::vector<Pair>& pairs)
   return asked;
 }
 
-// The tokens of both texts, one behind the other.
-PairsAsked by_encoder(const Admission& admission, const std::vector<Pair>& pairs) {
+PairsAsked by_encoder(const QuestionTexts& texts, const std::vector<Pair>& pairs,
+                      const PairPrompts& prompts) {
   PairsAsked asked;
-  for (const Pair& pair : pairs) {
-    std::vector<int32_t> tokens = admission.text_tokens(pair.query, true);
-    std::ranges::copy(admission.text_tokens(pair.document, false), std::back_inserter(tokens));
-    add_text(asked, std::move(tokens), admission.context());
-  }
+  for (const Pair& pair : pairs) add_text(asked, prompts.encoded(pair), texts.context);
   asked.scores = [](const Numbers& vectors) {
     std::vector<float> scores;
     for (const std::vector<float>& vector : vectors) scores.push_back(vector[0]);
@@ -117,15 +145,15 @@ PairsAsked by_encoder(const Admission& admission, const std::vector<Pair>& pairs
   return asked;
 }
 
-PairsAsked asked_of(const Admission& admission, Relevance relevance, const std::vector<Pair>& pairs,
-                    const std::string& instruction, const std::string& salt) {
-  switch (relevance) {
+PairsAsked asked_of(const QuestionTexts& texts, const std::vector<Pair>& pairs,
+                    const std::string& instruction) {
+  switch (texts.form.relevance) {
     case Relevance::cosine:
-      return by_cosine(admission, pairs);
+      return by_cosine(texts, pairs);
     case Relevance::cross:
-      return by_encoder(admission, pairs);
+      return by_encoder(texts, pairs, {texts, instruction});
     default:
-      return by_likelihood(admission, pairs, instruction, salt);
+      return by_likelihood(texts, pairs, {texts, instruction});
   }
 }
 
@@ -161,17 +189,28 @@ const json::Value& needed(const BodyFields& fields, std::initializer_list<const 
 
 std::string instruction_of(const BodyFields& fields) {
   const json::Value* found = fields.find("instruction");
-  return found ? text_of(*found, "instruction", kMostInstructionBytes) : kInstruction;
+  return found ? text_of(*found, "instruction", kMostInstructionBytes) : std::string();
 }
 
-void expect_object(const json::Value& body, const Admission& admission) {
-  if (!body.is_object()) fail_usage("expected an object, found {}", body.type_name());
-  if (const json::Value* model = body.find("model"); model && !model->is_null())
-    admission.check_model(text_of(*model, "model"));
+void check_model(const json::Value& body, const QuestionTexts& texts) {
+  if (const json::Value* model = BodyFields(body).find("model"))
+    texts.check_model(text_of(*model, "model"));
+}
+
+// Bytes of the texts once more, in the answer.
+size_t text_bytes(const std::vector<Pair>& pairs) {
+  size_t bytes = 0;
+  for (const Pair& pair : pairs) bytes += pair.query.size() + pair.document.size();
+  return bytes;
 }
 
 json::Value usage_of(int64_t tokens) {
   return json::Object{{"prompt_tokens", tokens}, {"total_tokens", tokens}};
+}
+
+std::string shown(json::Value body, const NumbersHead& head) {
+  if (!head.receipt.is_null()) body.set("receipt", head.receipt);
+  return json::dump(body);
 }
 
 // The best first, of equal ones the first.
@@ -185,8 +224,8 @@ std::vector<size_t> ranked(const std::vector<float>& scores, size_t most) {
 
 }  // namespace
 
-NumbersAsked Server::ranks_asked(const HttpRequest& request, const json::Value& body) const {
-  expect_object(body, admission_);
+NumbersAsked ranks_asked(const json::Value& body, const QuestionTexts& texts) {
+  check_model(body, texts);
   const BodyFields fields(body);
   const std::string query = text_in(needed(fields, {"query"}), "query");
   const std::vector<std::string> documents = texts_in(needed(fields, {"documents"}), "documents");
@@ -195,14 +234,12 @@ NumbersAsked Server::ranks_asked(const HttpRequest& request, const json::Value& 
   const bool shows = fields.read_flag("return_documents", true);
   std::vector<Pair> pairs;
   for (const std::string& document : documents) pairs.push_back({query, document});
-  PairsAsked asked = asked_of(admission_, model_.relevance, pairs, instruction_of(fields),
-                              admission_.salt_of(options_.keys.owner(request)));
-  const size_t bytes = bytes_of(asked, backend_.facts().vector_size) + 2 * request.body.size();
+  PairsAsked asked = asked_of(texts, pairs, instruction_of(fields));
+  const size_t bytes = bytes_of(asked, texts.vector_size) + 2 * text_bytes(pairs);
   return {.requests = std::move(asked.requests),
           .bytes = bytes,
-          .body = [=, scores_of = asked.scores, tokens = asked.tokens,
-                   model = first_of(model_.names), fingerprint = admission_.fingerprint(),
-                   id = random_id("rerank-")](const Numbers& numbers) {
+          .body = [=, scores_of = asked.scores, tokens = asked.tokens](const Numbers& numbers,
+                                                                       const NumbersHead& head) {
             const std::vector<float> scores = scores_of(numbers);
             json::Array results;
             for (const size_t i : ranked(scores, static_cast<size_t>(top))) {
@@ -212,17 +249,18 @@ NumbersAsked Server::ranks_asked(const HttpRequest& request, const json::Value& 
               if (shows) result.set("document", json::Object{{"text", documents[i]}});
               results.push_back(std::move(result));
             }
-            return json::dump(json::Object{{"id", id},
-                                           {"model", model},
-                                           {"system_fingerprint", fingerprint},
-                                           {"results", std::move(results)},
-                                           {"usage", usage_of(tokens)}});
+            return shown(json::Object{{"id", head.id},
+                                      {"model", head.model},
+                                      {"system_fingerprint", head.fingerprint},
+                                      {"results", std::move(results)},
+                                      {"usage", usage_of(tokens)}},
+                         head);
           }};
 }
 
 // One text against each of the others, or as many against as many.
-NumbersAsked Server::scores_asked(const HttpRequest& request, const json::Value& body) const {
-  expect_object(body, admission_);
+NumbersAsked scores_asked(const json::Value& body, const QuestionTexts& texts) {
+  check_model(body, texts);
   const BodyFields fields(body);
   std::vector<std::string> first =
       texts_in(needed(fields, {"text_1", "queries", "data_1"}), "text_1");
@@ -234,35 +272,26 @@ NumbersAsked Server::scores_asked(const HttpRequest& request, const json::Value&
   first.resize(second.size(), first[0]);
   std::vector<Pair> pairs;
   for (size_t i = 0; i < second.size(); ++i) pairs.push_back({first[i], second[i]});
-  PairsAsked asked = asked_of(admission_, model_.relevance, pairs, instruction_of(fields),
-                              admission_.salt_of(options_.keys.owner(request)));
-  const size_t bytes = bytes_of(asked, backend_.facts().vector_size) + 2 * request.body.size();
+  PairsAsked asked = asked_of(texts, pairs, instruction_of(fields));
+  const size_t bytes = bytes_of(asked, texts.vector_size) + 2 * text_bytes(pairs);
   return {.requests = std::move(asked.requests),
           .bytes = bytes,
-          .body = [scores_of = asked.scores, tokens = asked.tokens, model = first_of(model_.names),
-                   fingerprint = admission_.fingerprint(), created = std::time(nullptr),
-                   id = random_id("score-")](const Numbers& numbers) {
+          .body = [scores_of = asked.scores, tokens = asked.tokens](const Numbers& numbers,
+                                                                    const NumbersHead& head) {
             json::Array data;
             for (const float score : scores_of(numbers))
               data.push_back(json::Object{{"index", std::ssize(data)},
                                           {"object", "score"},
                                           {"score", static_cast<double>(score)}});
-            return json::dump(json::Object{{"id", id},
-                                           {"object", "list"},
-                                           {"created", static_cast<int64_t>(created)},
-                                           {"model", model},
-                                           {"system_fingerprint", fingerprint},
-                                           {"data", std::move(data)},
-                                           {"usage", usage_of(tokens)}});
+            return shown(json::Object{{"id", head.id},
+                                      {"object", "list"},
+                                      {"created", head.created},
+                                      {"model", head.model},
+                                      {"system_fingerprint", head.fingerprint},
+                                      {"data", std::move(data)},
+                                      {"usage", usage_of(tokens)}},
+                         head);
           }};
 }
 
-void Server::rerank(std::shared_ptr<Exchange> exchange) {
-  ask_numbers(exchange, &Server::ranks_asked);
-}
-
-void Server::score(std::shared_ptr<Exchange> exchange) {
-  ask_numbers(exchange, &Server::scores_asked);
-}
-
-}  // namespace invar::server
+}  // namespace invar
