@@ -15,7 +15,7 @@ TEST(ModelCard, CapabilitiesAreWhatTheModelHas) {
   EXPECT_EQ(capabilities_of(model), Words{"completion"});
   model.thought_format = ThoughtFormat::qwen3;
   EXPECT_EQ(capabilities_of(model), (Words{"completion", "thinking"}));
-  model.has_head = false;
+  model.numbers.has_head = false;
   EXPECT_EQ(capabilities_of(model), (Words{"thinking", "embedding"}));
 }
 
