@@ -198,14 +198,6 @@ class Conversation {
                                                    : json::Value("")}});
   }
 
-  // A text of no words, or blocks of nothing else.
-  static bool is_empty(const json::Value& content) {
-    if (content.is_string()) return content.as_string().empty();
-    return std::ranges::all_of(content.as_array(), [](const json::Value& block) {
-      return type_of(block) == "text" && member(block, "text") == json::Value("");
-    });
-  }
-
   void add_message(const json::Value& message) {
     const json::Value& role = member(message, "role");
     const json::Value& content = member(message, "content");

@@ -293,6 +293,28 @@ void check_conversation(const json::Value& body, const Context& context) {
                                     most_text(context), bytes));
 }
 
+// A text of no words, or blocks of nothing else.
+bool is_empty(const json::Value& content) {
+  const auto says_nothing = [](const json::Value& block) {
+    const json::Value *type = block.find("type"), *text = block.find("text");
+    return type && *type == json::Value("text") && text && *text == json::Value("");
+  };
+  if (!content.is_array()) return content == json::Value("");
+  return !content.as_array().empty() && std::ranges::all_of(content.as_array(), says_nothing);
+}
+
+// As Anthropic's service: a message of a user says something. What the journal keeps of one is
+// empty.
+void expect_words(const json::Value& body) {
+  const json::Value* messages = body.find("messages");
+  if (!messages || !messages->is_array()) return;
+  for (const json::Value& message : messages->as_array()) {
+    const json::Value *role = message.find("role"), *content = message.find("content");
+    if (role && *role == json::Value("user") && content && is_empty(*content))
+      throw FieldError("messages", "expected words in a user's message, found none");
+  }
+}
+
 }  // namespace
 
 Request parse_request(const json::Value& body, Endpoint endpoint, const Context& context) {
@@ -301,6 +323,7 @@ Request parse_request(const json::Value& body, Endpoint endpoint, const Context&
                body.as_object().size());
   if (body.is_object() && endpoint != Endpoint::completions) check_conversation(body, context);
   if (endpoint == Endpoint::messages) {
+    if (context.renders) expect_words(body);
     RequestWarnings warnings;
     json::Value chat = anthropic::chat_body_of(body, context.seal, warnings);
     Request request = read_agent(std::move(chat), context, std::move(warnings));
