@@ -209,7 +209,6 @@ class Conversation {
     if (!content.is_string() && !content.is_array())
       fail_usage("expected the content of a message as text or blocks, found {}",
                  content.type_name());
-    if (is_user && is_empty(content)) fail_usage("expected words in a user's message, found none");
     if (content.is_string() || is_system)
       messages_.push_back(
           json::Object{{"role", role}, {"content", text_content(content, "a message")}});
