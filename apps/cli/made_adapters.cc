@@ -54,7 +54,8 @@ MadeAdapters::MadeAdapters(const DecoderSpec& spec, int rank, int count, float s
   const std::vector<AdapterModule> modules = adaptable_modules(spec);
   for (int i = 0; i < count; ++i) {
     const std::string path = (directory_ / std::to_string(i)).string();
-    write_peft_adapter(path, modules, rank, rank,
+    write_peft_adapter(path, modules,
+                       {.rank = rank, .alpha = static_cast<double>(rank), .targets = {}},
                        MadeTensors(modules, rank, 97 * static_cast<uint32_t>(i), size), pool);
     adapters_.push_back(open_adapter(path, path, spec));
   }

@@ -35,11 +35,12 @@ void Operations::add_bias(float* x, int64_t x_stride, const float* bias, int64_t
 }
 
 // The pair as one matrix whose outputs take turns, then what the fused kernel does behind its dots.
-void Operations::adapted_gated_product(const char* name, const GatedMatmulParams& params) {
+void Operations::adapted_gated_product(const char* name, const GatedMatmulParams& params,
+                                       float* kept) {
   Matrix both = params.gate_up;
   both.n = params.gate_up.count * params.gate_up.panels() * kPanelWidth;
   both.count = 1;
-  float* dots = ws_.adapters.pair_products(model_, rows_, both.n);
+  float* dots = kept ? kept : ws_.adapters.pair_products(model_, rows_, both.n);
   run_product(name, {.x = params.x,
                      .w = both,
                      .rows = rows_,

@@ -15,17 +15,25 @@ constexpr int64_t kMostTensors = 3;
 
 }  // namespace
 
+AdapterStep::Slot& AdapterStep::slot_at(int32_t number) {
+  const auto at = static_cast<size_t>(number);
+  if (slots_.size() <= at) slots_.resize(at + 1);
+  return slots_[at];
+}
+
+void AdapterStep::put(int32_t slot, int32_t rank, std::shared_ptr<const AdapterWeights> weights) {
+  slot_at(slot) = {{.slot = slot, .rank = rank, .directory = {}, .digest = {}}, std::move(weights)};
+}
+
 void AdapterStep::load(const Decoder& decoder, const AdapterLoad& load) {
-  const size_t number = static_cast<size_t>(load.slot);
-  if (slots_.size() <= number) slots_.resize(number + 1);
-  Slot& slot = slots_[number];
+  Slot& slot = slot_at(load.slot);
   slot = {load, nullptr};
   try {
     const PeftAdapter adapter(load.directory);
     if (to_hex(adapter.digest(*decoder.execution.pool)) != load.digest ||
         adapter.most_rank() != load.rank)
       return;
-    slot.weights = std::make_unique<const AdapterWeights>(decoder, adapter);
+    slot.weights = std::make_shared<const AdapterWeights>(decoder, adapter);
   } catch (const Error&) {  // what was read when the request came is there no longer
   }
 }

@@ -16,6 +16,8 @@ class AdapterStep {
   // is another one than the batch says, leaves its slot broken: its rows become NaN, so that their
   // requests fail and no others.
   void begin(const Decoder& decoder, const Batch& batch, int max_rows);
+  // An adapter that is in memory comes into a slot.
+  void put(int32_t slot, int32_t rank, std::shared_ptr<const AdapterWeights> weights);
   // Whether no row has an adapter. It is the same on every rank.
   bool is_empty() const { return used().empty(); }
   // Whether some row's adapter has something for the product of `w` on this rank.
@@ -34,7 +36,7 @@ class AdapterStep {
  private:
   struct Slot {
     AdapterLoad load;
-    std::unique_ptr<const AdapterWeights> weights;  // null: broken
+    std::shared_ptr<const AdapterWeights> weights;  // null: broken
   };
   struct Used {
     const Slot* slot;
@@ -42,6 +44,7 @@ class AdapterStep {
     int64_t rows = 0;
   };
   void load(const Decoder& decoder, const AdapterLoad& load);
+  Slot& slot_at(int32_t number);
   void take_memory(const Decoder& decoder, int max_rows);
 
   std::span<const Used> used() const { return std::span(used_).first(num_used_); }

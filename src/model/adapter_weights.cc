@@ -70,16 +70,50 @@ struct AdaptedRow {
   int64_t inner = 0;
 };
 
+// Every matrix of a model that is a module's weight.
+template <typename Use>
+void for_modules(const DecoderSpec& spec, Use use) {
+  constexpr std::string_view kWeight = ".weight";
+  for (const StoredTensor& stored : stored_tensors(spec))
+    if (stored.name.ends_with(kWeight) && stored.shape.size() == 2)
+      use(stored, AdapterModule{.name = stored.name.substr(0, stored.name.size() - kWeight.size()),
+                                .inputs = stored.shape[1],
+                                .outputs = stored.shape[0],
+                                .a = {},
+                                .b = {}});
+}
+
 }  // namespace
 
 std::vector<AdapterModule> adaptable_modules(const DecoderSpec& spec) {
-  constexpr std::string_view kWeight = ".weight";
   std::vector<AdapterModule> modules;
-  for (const StoredTensor& stored : stored_tensors(spec))
-    if (is_adaptable(stored, spec) && stored.name.ends_with(kWeight))
-      modules.push_back({.name = stored.name.substr(0, stored.name.size() - kWeight.size()),
-                         .inputs = stored.shape[1],
-                         .outputs = stored.shape[0]});
+  for_modules(spec, [&](const StoredTensor& stored, AdapterModule module) {
+    if (is_adaptable(stored, spec)) modules.push_back(std::move(module));
+  });
+  return modules;
+}
+
+std::vector<AdapterModule> target_modules(const DecoderSpec& spec,
+                                          const std::vector<std::string>& names) {
+  std::vector<AdapterModule> modules;
+  std::vector<bool> has_any(names.size());
+  for_modules(spec, [&](const StoredTensor& stored, AdapterModule module) {
+    bool is_target = false;
+    for (size_t i = 0; i < names.size(); ++i) {
+      const bool is_meant = names[i] == kAllLinear ? stored.parts[0].of.layer >= 0
+                                                   : is_module_named(module.name, names[i]);
+      if (is_meant) is_target = has_any[i] = true;
+    }
+    if (!is_target) return;
+    if (!is_adaptable(stored, spec))
+      fail("adapters of {} are not computed; expected q, k, v, o, gate, up or down of a layer",
+           json::quoted(module.name));
+    modules.push_back(std::move(module));
+  });
+  for (size_t i = 0; i < names.size(); ++i)
+    if (!has_any[i])
+      fail("expected modules of the {} model as targets of an adapter, found {}", spec.family,
+           json::quoted(names[i]));
   return modules;
 }
 
@@ -99,6 +133,9 @@ class AdapterPacker : public TensorVisitor {
   void pack() {
     visit();
     out_.memory_ = {decoder_.device(), static_cast<size_t>(taken_), "an adapter"};
+    fill();
+  }
+  void fill() {
     taken_ = 0;
     fills_ = true;
     visit();
@@ -150,7 +187,7 @@ class AdapterPacker : public TensorVisitor {
 
   void add(const Matrix& beside, const std::vector<AdaptedRow>& rows, int64_t inner) {
     if (rows.empty()) return;
-    AdapterWeights::Product product{placed(inner, rows[0].row->columns.count), {}};
+    AdapterWeights::Product product{beside, placed(inner, rows[0].row->columns.count), {}, {}};
     for (const AdaptedRow& row : rows) {
       const AdapterModule& module = *row.target->module;
       product.outputs.push_back({.b = placed(row.row->rows.count, module.rank),
@@ -158,6 +195,7 @@ class AdapterPacker : public TensorVisitor {
                                  .inner = row.inner,
                                  .output = row.place.output,
                                  .step = row.place.step});
+      product.modules.push_back(module.name);
       if (fills_) fill(row, product.a, product.outputs.back().b);
     }
     if (fills_) out_.products_[beside.data] = std::move(product);
@@ -212,6 +250,10 @@ class AdapterPacker : public TensorVisitor {
 AdapterWeights::AdapterWeights(const Decoder& decoder, const PeftAdapter& adapter) {
   CHECK(decoder.device().is_host(), "adapters are computed on the CPU");
   AdapterPacker(*this, decoder, adapter).pack();
+}
+
+void AdapterWeights::reload(const Decoder& decoder, const PeftAdapter& adapter) {
+  AdapterPacker(*this, decoder, adapter).fill();
 }
 
 const AdapterWeights::Product* AdapterWeights::beside(const Matrix& w) const {

@@ -19,22 +19,35 @@ void expect_fits(const PeftAdapter& adapter, const DecoderSpec& spec);
 // The modules of a model that can have an adapter, with their sizes alone.
 std::vector<AdapterModule> adaptable_modules(const DecoderSpec& spec);
 
+// Those that names mean as PEFT's target_modules does; kAllLinear: all matrices of the layers.
+// Throws Error naming what can have no adapter, or a name that means nothing.
+inline constexpr std::string_view kAllLinear = "all-linear";
+std::vector<AdapterModule> target_modules(const DecoderSpec& spec,
+                                          const std::vector<std::string>& names);
+
 class AdapterWeights {
  public:
   // Reads and packs this rank's share. Throws Error as expect_fits does.
   AdapterWeights(const Decoder& decoder, const PeftAdapter& adapter);
 
   struct Product {
+    Matrix w;  // that it stands beside
     Matrix a;
     std::vector<AdapterOutputs> outputs;
+    std::vector<std::string> modules;  // of each of the outputs
   };
+  // Takes over other numbers of the same modules; the addresses stay.
+  void reload(const Decoder& decoder, const PeftAdapter& adapter);
+
   // What stands beside a matrix of the decoder's weights, or null.
   const Product* beside(const Matrix& w) const;
+  // By where the matrix's elements are.
+  const std::map<const void*, Product>& products() const { return products_; }
   int64_t bytes() const { return static_cast<int64_t>(memory_.size()); }
 
  private:
   friend class AdapterPacker;
-  std::map<const void*, Product> products_;  // by where the matrix's elements are
+  std::map<const void*, Product> products_;
   DeviceArray<std::byte> memory_;
 };
 

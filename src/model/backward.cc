@@ -83,28 +83,30 @@ void BackwardPass::head(const Activation& d_logits, const Activation& normed, co
   pack_inputs(normed, spec_.hidden);
   weight_gradient("head dW", head_gradient, d_logits, {0, spec_.vocab}, spec_.hidden);
   // An exit has no chain for a bias: no family with LayerNorms has exits that are trained.
-  const int64_t bias = layout_.offset(TensorRole::final_norm_bias);
-  norm_chain(ws_.normed.data(), x, norm_weight, d_hidden(), norm_gradient,
-             bias < 0 ? nullptr : gradient_at(bias));
+  norm_chain(ws_.normed.data(), x, norm_weight, d_hidden(),
+             {norm_gradient, gradient(TensorRole::final_norm_bias, -1)},
+             spec_.norm == NormKind::layer);
 }
 
 void BackwardPass::norm(const Norm& norm, const float* h, float* d) {
   if (!norm.weight) return add_to_hidden(ws_.normed);
   const bool is_layer = spec_.norm == NormKind::layer;
-  norm_chain(ws_.normed.data(), h, norm.weight, d ? d : d_hidden(), gradient(norm.role, norm.layer),
-             is_layer ? gradient(norm.bias, norm.layer) : nullptr);
+  norm_chain(
+      ws_.normed.data(), h, norm.weight, d ? d : d_hidden(),
+      {gradient(norm.role, norm.layer), is_layer ? gradient(norm.bias, norm.layer) : nullptr},
+      is_layer);
 }
 
 Activation BackwardPass::added(TensorRole role, int layer, const float* weight, const float* y) {
   if (!weight) return round(d_hidden(), spec_.hidden, ws_.out);
   clear(ws_.normed);
-  norm_chain(d_hidden(), y, weight, ws_.normed.data(), gradient(role, layer), nullptr);
+  norm_chain(d_hidden(), y, weight, ws_.normed.data(), {gradient(role, layer)});
   return round(ws_.normed.data(), spec_.hidden, ws_.out);
 }
 
 // dx = dx + the gradient of norm(x), whose output has the gradient dy; a LayerNorm has a bias.
 void BackwardPass::norm_chain(const float* dy, const float* x, const float* weight, float* dx,
-                              float* weight_gradient, float* bias_gradient) {
+                              const NormGradients& gradients, bool is_layer_norm) {
   const NormBackwardParams input{.dy = dy,
                                  .x = x,
                                  .weight = weight,
@@ -122,15 +124,17 @@ void BackwardPass::norm_chain(const float* dy, const float* x, const float* weig
                                       .rows = rows_,
                                       .heads = 1,
                                       .width = spec_.hidden,
-                                      .gradient = weight_gradient};
-  if (!bias_gradient) {
+                                      .gradient = gradients.weight};
+  if (!is_layer_norm) {
     run("norm backward", kernels_.norm_backward, input);
-    return run("norm gradient", kernels_.norm_gradient, parameters);
+    if (gradients.weight) run("norm gradient", kernels_.norm_gradient, parameters);
+    return;
   }
   float* mean = ws_.rs.data() + rows_;
   run("norm backward", kernels_.layer_norm_backward, LayerNormBackwardParams{input, mean});
-  run("norm gradient", kernels_.layer_norm_gradient,
-      LayerNormGradientParams{parameters, mean, bias_gradient});
+  if (gradients.weight)
+    run("norm gradient", kernels_.layer_norm_gradient,
+        LayerNormGradientParams{parameters, mean, gradients.bias});
 }
 
 void BackwardPass::add_to_hidden(const DeviceArray<float>& x) {
@@ -145,6 +149,7 @@ void BackwardPass::clear(const DeviceArray<float>& x) {
 
 // h = rows of the embedding
 void BackwardPass::embed(float* embedding_gradient) {
+  if (!embedding_gradient) return;
   run("embed gradient", kernels_.embed_gradient,
       EmbedGradientParams{.tokens = tables_.tokens,
                           .dx = d_hidden(),
@@ -195,9 +200,12 @@ Activation BackwardPass::round(const float* x, int64_t width, const DeviceArray<
   return out;
 }
 
-// The inputs of a product as the packed side of its weight gradient.
 void BackwardPass::pack_inputs(const Activation& x, int64_t width, int64_t rows) {
-  if (rows < 0) rows = rows_;
+  if (!io_.adapter) pack(x, width, rows < 0 ? rows_ : rows);
+}
+
+// The inputs of a product as the packed side of its weight gradient.
+void BackwardPass::pack(const Activation& x, int64_t width, int64_t rows) {
   run("pack inputs", kernels_.pack_columns,
       PackColumnsParams{.x = static_cast<const bf16_t*>(x.data),
                         .x_stride = x.stride,
@@ -209,10 +217,14 @@ void BackwardPass::pack_inputs(const Activation& x, int64_t width, int64_t rows)
                         .layout = model_.kernels.weights});
 }
 
-// The gradient of a weight [columns][inputs] from that of its outputs and the packed inputs.
 void BackwardPass::weight_gradient(const char* name, float* out, const Activation& dy,
                                    Columns columns, int64_t inputs, int64_t rows) {
-  if (rows < 0) rows = rows_;
+  if (out) extend_weight(name, out, dy, columns, inputs, rows < 0 ? rows_ : rows);
+}
+
+// The gradient of a weight [columns][inputs] from that of its outputs and the packed inputs.
+void BackwardPass::extend_weight(const char* name, float* out, const Activation& dy,
+                                 Columns columns, int64_t inputs, int64_t rows) {
   if (rows == 0) {  // an expert that nobody chose
     const int64_t bytes = columns.count * inputs * int64_t{sizeof(float)};
     if (io_.begins) model_.execution.stream->clear(out, static_cast<size_t>(bytes));
@@ -243,7 +255,8 @@ void BackwardPass::bias_gradient(TensorRole role, int layer, const Activation& d
 }
 
 float* BackwardPass::gradient(TensorRole role, int layer) const {
-  return gradient_at(layout_.offset(role, layer));
+  const int64_t offset = layout_.offset(role, layer);
+  return offset < 0 ? nullptr : gradient_at(offset);
 }
 
 float* BackwardPass::gradient_at(int64_t offset) const {

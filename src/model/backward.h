@@ -7,6 +7,7 @@
 #include <span>
 
 #include "kv/sequence_store.h"
+#include "model/adapter_gradients.h"
 #include "model/backward_workspace.h"
 #include "model/batch.h"
 #include "model/decoder.h"
@@ -50,6 +51,9 @@ struct BackwardIo {
   const GradientPlaces* places = nullptr;
   // Called before a layer's gradient is begun and once this batch's part of it is whole, if set.
   std::function<void(int layer)> begin_layer, end_layer;
+  // Of the adapter that all rows have, whose tensors alone the layout then has: the model's own are
+  // frozen. Null: there is none.
+  const AdapterGradients* adapter = nullptr;
   // The first batch: chains of matrices, the embedding apart, begin with +0 whatever `gradients`
   // holds.
   bool begins = false;

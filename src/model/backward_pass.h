@@ -36,10 +36,16 @@ class BackwardPass {
               bool accumulate = false);
   Activation round(const float* x, int64_t width, const DeviceArray<bf16_t>& memory);
   // The inputs of a product as the packed side of its weight gradient: all rows, or so many.
+  // Nothing where the model's weights are frozen.
   void pack_inputs(const Activation& x, int64_t width, int64_t rows = -1);
   // The gradient of a weight [columns][inputs] from that of its outputs and the packed inputs.
+  // Nothing for a frozen one, whose `out` is null.
   void weight_gradient(const char* name, float* out, const Activation& dy, Columns columns,
                        int64_t inputs, int64_t rows = -1);
+  // Where an adapter stands beside the product y = x * w of the forward, whose inner size was cut
+  // into so many runs: adds what goes back through it to d_x, and has the gradients of its tensors.
+  void adapter(const Matrix& w, const Activation& x, int split_k, const Activation& dy, float* d_x);
+  bool is_adapted(const Matrix& w) const { return io_.adapter && io_.adapter->beside(w); }
   // Nothing where the layer has no such bias.
   void bias_gradient(TensorRole role, int layer, const Activation& dy, Columns columns);
   // A norm of the residual stream: its weight's role and layer, its weight or null, and, of a
@@ -59,6 +65,7 @@ class BackwardPass {
   void add_to_hidden(const DeviceArray<float>& x);
   // +0 everywhere.
   void clear(const DeviceArray<float>& x);
+  // Null where the tensor is frozen, or the model has none.
   float* gradient(TensorRole role, int layer) const;
   float* gradient_at(int64_t offset) const;
   // h = rows of the embedding: adds d_h to its gradient.
@@ -93,8 +100,18 @@ class BackwardPass {
   void mtp_module(const MtpGradient& mtp);
   void head(const Activation& d_logits, const Activation& normed, const float* x,
             float* head_gradient, float* norm_gradient, const float* norm_weight);
+  // Of a norm's own tensors: null where they are frozen.
+  struct NormGradients {
+    float* weight;
+    float* bias = nullptr;  // of a LayerNorm
+  };
   void norm_chain(const float* dy, const float* x, const float* weight, float* dx,
-                  float* weight_gradient, float* bias_gradient);
+                  const NormGradients& gradients, bool is_layer_norm = false);
+  void pack(const Activation& x, int64_t width, int64_t rows);
+  void extend_weight(const char* name, float* out, const Activation& dy, Columns columns,
+                     int64_t inputs, int64_t rows);
+  void adapter_gradients(const AdapterGradients::Product& beside, const Activation& x,
+                         const Activation& dy);
   void forward_again(const Batch& batch, int layer, float* before);
 
   Decoder& model_;

@@ -29,7 +29,7 @@ StateWidths StateWidths::widest(const DecoderSpec& spec) {
 }
 
 BackwardWorkspace::BackwardWorkspace(const Decoder& decoder, const TrainingKernels& kernels,
-                                     int max_rows, int max_positions)
+                                     int max_rows, int max_positions, int adapter_rank)
     : max_rows(max_rows), max_positions(max_positions) {
   const DecoderSpec& spec = decoder.spec;
   Device& device = decoder.device();
@@ -44,8 +44,9 @@ BackwardWorkspace::BackwardWorkspace(const Decoder& decoder, const TrainingKerne
   const int64_t qkv_width = q + 2 * spec.kv_width(), pair = 2 * round_up(f, kPanelWidth);
   const StateWidths states = StateWidths::widest(spec);
   const int64_t widest = std::max({qkv_width, pair, q, states.inputs});
-  const int64_t inputs = std::max({d * (1 + spec.mtp_layers), q, f, states.mixed}),
-                outputs = std::max<int64_t>({widest, d, spec.vocab, experts});
+  const int64_t inputs = std::max<int64_t>(
+                    {d * (1 + spec.mtp_layers), q, f, states.mixed, adapter_rank}),
+                outputs = std::max<int64_t>({widest, d, spec.vocab, experts, adapter_rank});
   const auto size = [](int64_t x) { return static_cast<size_t>(x); };
   hidden = {device, size(rows * d), what};
   normed = {device, size(rows * d), what};

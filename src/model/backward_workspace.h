@@ -18,9 +18,10 @@ struct StateWidths {
 };
 
 struct BackwardWorkspace {
-  // For batches of up to max_rows rows in sequences of up to max_positions.
+  // For batches of up to max_rows rows in sequences of up to max_positions, and of an adapter of
+  // this rank.
   BackwardWorkspace(const Decoder& decoder, const TrainingKernels& kernels, int max_rows,
-                    int max_positions);
+                    int max_positions, int adapter_rank = 0);
 
   int max_rows, max_positions;
   // Gradients of what the names say.

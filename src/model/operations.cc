@@ -262,7 +262,8 @@ void Operations::add_now(const AddNormParams& sum, const float* product, int64_t
 void Operations::gated_product(const char* name, GatedMatmulParams params, float* dots) {
   const DType type = params.gate_up.type;
   params.scratch = ws_.blocks_scratch.data();
-  if (is_adapted(params.gate_up)) return adapted_gated_product(name, params);
+  if (is_adapted(params.gate_up))
+    return adapted_gated_product(name, params, tape_ ? dots : nullptr);
   if (const auto norm = late_norm(params.x))
     return run(name, at_once_.normed_gated_matmul, NormedGatedMatmulParams{*norm, params});
   params.x = factor(params.x, params.gate_up, rows_, 1);

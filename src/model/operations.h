@@ -113,7 +113,8 @@ class Operations {
   void adapt(const Activation& x, const Matrix& w, int split_k, bool is_shared, float* y,
              int64_t y_stride);
   void add_bias(float* x, int64_t x_stride, const float* bias, int64_t width, PackPlace place = {});
-  void adapted_gated_product(const char* name, const GatedMatmulParams& params);
+  // A tape's memory for the products, or null.
+  void adapted_gated_product(const char* name, const GatedMatmulParams& params, float* kept);
   // Rows of a matrix in memory.
   template <typename T>
   struct RowsOf {

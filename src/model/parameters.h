@@ -25,6 +25,8 @@ class ParameterLayout {
   };
 
   explicit ParameterLayout(const DecoderSpec& spec);
+  // Of tensors that stand beside a model's, which then has no place here: offset() is -1.
+  ParameterLayout(const DecoderSpec& spec, std::vector<TensorSpec> tensors);
 
   // In the order of computation.
   const std::vector<Slot>& slots() const { return slots_; }
@@ -33,7 +35,7 @@ class ParameterLayout {
   size_t unit_at(int64_t offset) const;
   // Elements of an array, gaps included.
   int64_t size() const { return size_; }
-  // -1 when the model has no such tensor.
+  // -1 when the model has no such tensor, or it is none of the layout's.
   int64_t offset(TensorRole role, int layer = -1) const;
 
   // Arrays of gradients are longer when the head is tied: behind the tensors stands what the head
@@ -42,6 +44,8 @@ class ParameterLayout {
   int64_t gradient_size() const { return gradient_size_; }
 
  private:
+  void add(TensorSpec tensor);
+
   std::vector<Slot> slots_;
   std::vector<Unit> units_;
   int64_t size_ = 0, gradient_size_ = 0;

@@ -110,7 +110,7 @@ class Config {
     const json::Value* value = root_.find(key);
     if (const json::Value* list = root_.find(patterns); list && list->is_object())
       for (const auto& [pattern, of_pattern] : list->as_object())
-        if (ends_with(module, name_of(pattern))) {
+        if (is_module_named(module, name_of(pattern))) {
           value = &of_pattern;
           break;
         }
@@ -118,11 +118,6 @@ class Config {
       fail("{}: expected a number as {}, found {}", path_, key,
            value ? json::excerpt(*value) : "none");
     return value->as_number();
-  }
-
-  static bool ends_with(std::string_view module, std::string_view name) {
-    if (!module.ends_with(name)) return false;
-    return module.size() == name.size() || module[module.size() - name.size() - 1] == '.';
   }
 
   // Patterns are regular expressions; read are those that are names, as PEFT writes them.
@@ -252,18 +247,32 @@ std::string peft_name(const std::string& module, char which) {
   return fmt::format("{}{}.lora_{}.weight", kPrefix, module, which);
 }
 
+bool is_module_named(std::string_view module, std::string_view name) {
+  if (!module.ends_with(name)) return false;
+  return module.size() == name.size() || module[module.size() - name.size() - 1] == '.';
+}
+
+double PeftSettings::scale() const {
+  const double r = static_cast<double>(rank);
+  return alpha / (by_root ? std::sqrt(r) : r);
+}
+
 void write_peft_adapter(const std::string& directory, const std::vector<AdapterModule>& modules,
-                        int64_t rank, double alpha, const TensorSource& tensors, ThreadPool& pool) {
+                        const PeftSettings& settings, const TensorSource& tensors,
+                        ThreadPool& pool) {
   make_directories(directory);
-  std::set<std::string> targets;  // the last parts of the modules' names
-  for (const AdapterModule& module : modules)
-    targets.insert(module.name.substr(module.name.rfind('.') + 1));
+  std::set<std::string> targets(settings.targets.begin(), settings.targets.end());
+  if (targets.empty())  // the last parts of the modules' names
+    for (const AdapterModule& module : modules)
+      targets.insert(module.name.substr(module.name.rfind('.') + 1));
   write_tensors(join(directory, kTensors), tensors, pool);
-  const json::Value config = json::Object{
+  json::Value config = json::Object{
       {"peft_type", "LORA"}, {"task_type", "CAUSAL_LM"},
-      {"r", rank},           {"lora_alpha", alpha},
+      {"r", settings.rank},  {"lora_alpha", settings.alpha},
       {"lora_dropout", 0.0}, {"target_modules", json::Array(targets.begin(), targets.end())},
       {"bias", "none"},      {"inference_mode", true}};
+  if (settings.by_root) config.set("use_rslora", true);
+  if (!settings.base.empty()) config.set("base_model_name_or_path", settings.base);
   write_file_atomically(join(directory, kConfig), json::dump(config, 2));
 }
 

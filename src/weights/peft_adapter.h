@@ -26,6 +26,10 @@ class PeftAdapter {
  public:
   // Reads the configuration and what tensors there are. Throws Error.
   explicit PeftAdapter(const std::string& directory);
+  // One that is in memory. `name` says in errors which it is; the modules are sorted by name.
+  PeftAdapter(std::string name, std::vector<AdapterModule> modules,
+              std::unique_ptr<TensorSource> tensors)
+      : directory_(std::move(name)), tensors_(std::move(tensors)), modules_(std::move(modules)) {}
 
   const std::string& directory() const { return directory_; }
   const std::vector<AdapterModule>& modules() const { return modules_; }  // sorted by name
@@ -40,11 +44,25 @@ class PeftAdapter {
   std::vector<AdapterModule> modules_;
 };
 
-// Writes such a directory. `tensors` has those of the modules under the names that they say; all
-// have the rank and the alpha. Throws Error.
+// What such a directory says of all its modules.
+struct PeftSettings {
+  int64_t rank = 8;
+  double alpha = 8;
+  bool by_root = false;              // rslora: s is alpha / sqrt(rank)
+  std::vector<std::string> targets;  // what modules' names end with; empty: the ends of those there
+  std::string base = {};             // where the model is that it stands beside, or nothing
+
+  double scale() const;  // s
+};
+
+// Writes such a directory. `tensors` has those of the modules under the names that they say. Throws
+// Error.
 void write_peft_adapter(const std::string& directory, const std::vector<AdapterModule>& modules,
-                        int64_t rank, double alpha, const TensorSource& tensors, ThreadPool& pool);
+                        const PeftSettings& settings, const TensorSource& tensors,
+                        ThreadPool& pool);
 // The names of a module's A and B in such a file.
 std::string peft_name(const std::string& module, char which);
+// Whether a module's name is this one or ends with it behind a point.
+bool is_module_named(std::string_view module, std::string_view name);
 
 }  // namespace invar

@@ -304,6 +304,7 @@ void Attention::attention_backward(BackwardPass& b, const Kept& kept,
 void Attention::head_norm_gradient(BackwardPass& b, const Kept& kept, TensorRole role,
                                    int64_t first, int64_t heads) const {
   const DecoderSpec& spec = model_;
+  if (!b.gradient(role, layer_)) return;
   const bool is_joint = spec.joint_qk_norm;
   const int64_t column = first * spec.head_dim;
   b.run("norm gradient", b.kernels().norm_gradient,
@@ -358,6 +359,8 @@ void Attention::backward(BackwardPass& b, const Kept& kept) const {
   b.pack_inputs(at.attended, queries);
   b.weight_gradient("o dW", b.gradient(o, layer_), d_out, {0, d}, queries);
   b.bias_gradient(o_bias, layer_, d_out, {0, d});
+  b.adapter(kept.w.o, at.attended, shard_.runs(attention_output_split_k(model_)), d_out,
+            ws.attended.data());
   if (spec_.has_output_gate) output_gate_backward(b, at);
 
   attention_backward(b, kept, b.round(ws.attended.data(), queries, ws.wide));
@@ -371,10 +374,12 @@ void Attention::backward(BackwardPass& b, const Kept& kept) const {
   b.bias_gradient(q_bias, layer_, d_qkv, of_q);
   b.bias_gradient(k_bias, layer_, d_qkv, of_k);
   b.bias_gradient(v_bias, layer_, d_qkv, of_v);
+  b.adapter(kept.w.qkv, at.normed, 1, d_qkv, ws.normed.data());
   if (spec_.has_output_gate) {
     const Activation d_gate = b.round(ws.output_gates.data(), queries, ws.wide);
     b.matmul("output gate dX", d_gate, kept.transposed.gate, ws.normed.data(), true);
     b.weight_gradient("output gate dW", b.gradient(q_gate, layer_), d_gate, of_q, d);
+    b.adapter(kept.w.gate, at.normed, 1, d_gate, ws.normed.data());
   }
   b.norm({input_norm, layer_, kept.w.norm, input_norm_bias}, at.stream);
   if (is_read_later()) b.add_to_hidden(ws.beside);

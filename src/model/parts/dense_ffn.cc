@@ -138,13 +138,15 @@ Activation DenseFfn::inputs_of_curve(BackwardPass& b, const Kept& kept) const {
   const Activations& at = kept.at;
   const BackwardWorkspace& ws = b.workspace();
   const int64_t f = spec_.width;
+  const bool is_whole =
+      b.is_adapted(w.gate_up);  // products with their biases, before the adapter's
   const Activation out =
       BackwardPass::activation(ws.wide, spec_.is_gated ? 2 * round_up(f, kPanelWidth) : f);
   if (spec_.is_gated)
     b.run("gate backward", b.kernels().gate_backward,
           GateBackwardParams{.gate_up = at.gate_up,
-                             .gate_bias = w.gate_bias,
-                             .up_bias = w.up_bias,
+                             .gate_bias = is_whole ? nullptr : w.gate_bias,
+                             .up_bias = is_whole ? nullptr : w.up_bias,
                              .d_gated = ws.gated.data(),
                              .rows = b.rows(),
                              .width = f,
@@ -172,6 +174,7 @@ void DenseFfn::backward(BackwardPass& b, const Kept& kept) const {
   b.pack_inputs(at.gated, f);
   b.weight_gradient("down dW", b.gradient(down, layer_), d_out, {0, d}, f);
   b.bias_gradient(down_bias, layer_, d_out, {0, d});
+  b.adapter(w.down, at.gated, shard_.runs(down_split_k(f)), d_out, ws.gated.data());
 
   const Activation d_gate_up = inputs_of_curve(b, kept);
   b.matmul("gated dX", d_gate_up, kept.transposed.gate_up, ws.normed.data());
@@ -182,6 +185,7 @@ void DenseFfn::backward(BackwardPass& b, const Kept& kept) const {
   b.weight_gradient("gated dW", b.gradient(up, layer_), d_gate_up, of_up, d);
   b.bias_gradient(gate_bias, layer_, d_gate_up, of_gate);
   b.bias_gradient(up_bias, layer_, d_gate_up, of_up);
+  b.adapter(w.gate_up, at.normed, 1, d_gate_up, ws.normed.data());
   const BackwardPass::Norm norm{post_norm, layer_, w.norm, post_norm_bias};
   if (!spec_.is_parallel) return b.norm(norm, at.stream);
   // Attention reads the same stream and comes next: until then this gradient stands beside.

@@ -58,6 +58,7 @@ struct Experts::OfExpert {
 void Experts::weight_gradients(BackwardPass& b, const Activations& at, const Activation& dy,
                                int64_t outputs, const Activation& x, int64_t inputs,
                                std::initializer_list<OfExpert> tensors) const {
+  if (!b.gradient(tensors.begin()->role, layer_)) return;
   const BackwardWorkspace& ws = b.workspace();
   const int experts = spec_.routing.experts;
   const Activation leaf_dy = BackwardPass::activation(ws.leaf_outputs, outputs);

@@ -1,0 +1,99 @@
+#include "model/adapter_gradients.h"
+
+#include <algorithm>
+
+#include "base/check.h"
+
+namespace invar {
+
+namespace {
+
+// Outputs of one tensor in a row of all of its product's.
+Columns columns_of(const AdapterOutputs& of) {
+  if (of.step == 1) return {of.output, of.b.n};
+  return {0, of.b.n, static_cast<int>(of.output / kPanelWidth)};
+}
+
+// A row of a product's outputs: those of a gated pair take turns.
+int64_t row_of_outputs(const Matrix& w) {
+  return w.count * (w.count > 1 ? round_up(w.n, kPanelWidth) : w.n);
+}
+
+int64_t offset_of(const std::map<std::string, int64_t>& offsets, const std::string& name) {
+  const auto found = offsets.find(name);
+  CHECK(found != offsets.end(), "an adapter whose tensors are not in the layout");
+  return found->second;
+}
+
+}  // namespace
+
+AdapterGradients::AdapterGradients(const Decoder& decoder, const AdapterWeights& weights,
+                                   const ParameterLayout& layout, int max_rows) {
+  std::map<std::string, int64_t> offsets;
+  for (const ParameterLayout::Slot& slot : layout.slots()) offsets[slot.tensor.name] = slot.offset;
+  int64_t width = 0;
+  for (const auto& [data, product] : weights.products()) {
+    width = std::max(width, product.a.n);
+    add(decoder, product, offsets);
+  }
+  const auto values = static_cast<size_t>(max_rows * width);
+  sums_ = {decoder.device(), values, "an adapter's backward pass"};
+  inner_ = {decoder.device(), values, "an adapter's backward pass"};
+  d_inner_ = {decoder.device(), values, "an adapter's backward pass"};
+}
+
+void AdapterGradients::add(const Decoder& decoder, const AdapterWeights::Product& product,
+                           const std::map<std::string, int64_t>& offsets) {
+  Product& to = products_[product.w.data];
+  to = {&product,
+        placed(decoder, product.a.k, product.a.n),
+        placed(decoder, product.a.n, row_of_outputs(product.w)),
+        {}};
+  for (size_t i = 0; i < product.outputs.size(); ++i) {
+    const AdapterOutputs& of = product.outputs[i];
+    to.tensors.push_back({.a = offset_of(offsets, peft_name(product.modules[i], 'A')),
+                          .b = offset_of(offsets, peft_name(product.modules[i], 'B')),
+                          .rank = of.b.k,
+                          .inner = {of.inner, of.b.k},
+                          .outputs = columns_of(of),
+                          .inputs = product.a.k});
+  }
+}
+
+Matrix AdapterGradients::placed(const Decoder& decoder, int64_t n, int64_t k) {
+  Matrix w{.type = DType::bf16, .n = n, .k = k, .layout = decoder.kernels.weights};
+  memory_.emplace_back(decoder.device(), static_cast<size_t>(w.elements()),
+                       "an adapter's transposed weights");
+  w.data = memory_.back().data();
+  return w;
+}
+
+void AdapterGradients::update(const bf16_t* numbers, const TrainingKernels& kernels,
+                              const Execution& on) {
+  const auto pack = [&](const bf16_t* x, int64_t rows, int64_t width, Columns inner, Matrix to,
+                        int64_t first) {
+    const int64_t before = first / kPanelWidth * to.panel_elements();
+    on.run(kernels.pack_columns,
+           PackColumnsParams{.x = x,
+                             .x_stride = width,
+                             .rows = rows,
+                             .width = width,
+                             .inner = inner,
+                             .inner_size = to.k,
+                             .out = static_cast<bf16_t*>(const_cast<void*>(to.data)) + before,
+                             .layout = to.layout});
+  };
+  for (const auto& [data, product] : products_)
+    for (const Tensor& tensor : product.tensors) {
+      pack(numbers + tensor.a, tensor.rank, tensor.inputs, tensor.inner, product.a, 0);
+      pack(numbers + tensor.b, tensor.outputs.count, tensor.rank, tensor.outputs, product.b,
+           tensor.inner.first);
+    }
+}
+
+const AdapterGradients::Product* AdapterGradients::beside(const Matrix& w) const {
+  const auto found = products_.find(w.data);
+  return found == products_.end() ? nullptr : &found->second;
+}
+
+}  // namespace invar
