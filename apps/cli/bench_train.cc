@@ -160,10 +160,17 @@ void set_schedule(const BenchTrainFlags& flags, const ThreadPool& pool, TrainerO
   options.instruction_set = flags.instruction_set;
 }
 
+Recipe read_model_recipe(const std::string& path) {
+  Recipe recipe = read_recipe(path);
+  if (recipe.trainer.lora.is_on())
+    fail_usage("{}: expected a recipe of a model to measure, found one of an adapter", path);
+  return recipe;
+}
+
 int run_bench_train(const BenchTrainFlags& flags) {
   for (const auto& [count, what] : {std::pair(flags.steps, "steps"), {flags.ranks, "ranks"}})
     if (count < 1) fail_usage("expected 1 or more {}, found {}", what, count);
-  Recipe recipe = read_recipe(flags.recipe);
+  Recipe recipe = read_model_recipe(flags.recipe);
   TrainerOptions& options = recipe.trainer;
   ThreadPool pool(flags.threads);
   set_schedule(flags, pool, options);

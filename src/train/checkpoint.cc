@@ -63,6 +63,10 @@ void rename_directory(const fs::path& from, const fs::path& to) {
 
 void write_model_files(const fs::path& directory, const Trainer& trainer,
                        const TokenizerTexts& texts, ThreadPool& pool) {
+  const LoraOptions& lora = trainer.options().lora;
+  if (lora.is_on())
+    return write_peft_adapter(directory.string(), lora_modules(trainer.options().model.spec, lora),
+                              lora.peft_settings(), trainer.weights(), pool);
   write_checkpoint(directory.string(), trainer.weights(), pool);
   write_model_texts(directory.string(), trainer.options().model, texts.files());
 }

@@ -39,6 +39,17 @@ void read_model(TomlSection section, ModelConfig& config) {
   section.finish();
 }
 
+// The model beside which an adapter is trained, which brings its tokenizer.
+void read_base(TomlSection& root, Recipe& r) {
+  root.require("model");
+  root.get("model", r.base);
+  r.base = r.tokenizer_from = beside(r.path, r.base);
+  r.trainer.lora.seed = r.seed;
+  read_lora(root, r.base, r.trainer.lora);
+  for (const char* other : {"tokenizer", "exits", "mtp", "teacher"})
+    if (root.has(other)) fail_usage("{}: expected no [{}] beside [lora], found one", r.path, other);
+}
+
 corpus::Kinds read_kinds(TomlSection& section) {
   const std::vector<std::string> known(corpus::kKindNames.begin(), corpus::kKindNames.end());
   corpus::Kinds kinds = 0;
@@ -77,6 +88,37 @@ void read_optimizer(TomlSection section, OptimizerOptions& o) {
   section.get("decay", o.decay, 0, 1);
   section.get("clip", o.clip, 0, 1e9);
   section.finish();
+}
+
+void read_lora(TomlSection& root, const std::string& base, LoraOptions& o) {
+  TomlSection section = root.section("lora");
+  if (!root.has("lora")) return;
+  PeftSettings& s = o.settings;
+  s.rank = 8;
+  section.get("rank", s.rank, 1, kMostAdapterRank);
+  s.alpha = 2 * static_cast<double>(s.rank);
+  section.get("alpha", s.alpha, 1e-6, 1e6);
+  section.get("rslora", s.by_root);
+  const toml::node* targets = section.find("target_modules");
+  if (targets && targets->is_string())
+    section.get("target_modules", s.targets.emplace_back());
+  else
+    s.targets = section.strings("target_modules");
+  if (s.targets.empty()) s.targets = {"q_proj", "v_proj"};
+  section.get("seed", o.seed, 0, std::numeric_limits<int64_t>::max());
+  section.finish();
+  s.base = base;
+}
+
+void set_lora(json::Value& identity, const LoraOptions& o) {
+  if (!o.is_on()) return;
+  const PeftSettings& s = o.settings;
+  identity.set("lora",
+               json::Object{{"rank", s.rank},
+                            {"alpha", json::shortest(s.alpha)},
+                            {"rslora", s.by_root},
+                            {"target_modules", json::Array(s.targets.begin(), s.targets.end())},
+                            {"seed", o.seed}});
 }
 
 void read_corpus(TomlSection section, uint64_t& seed, corpus::Kinds& kinds) {
@@ -129,6 +171,7 @@ Recipe read_recipe(const std::string& path) {
   read_name(root, r.name, r.seed);
 
   read_corpus(root.section("corpus"), r.corpus_seed, r.corpus_kinds);
+  if (root.has("lora")) read_base(root, r);
 
   TomlSection tokenizer = root.section("tokenizer");
   tokenizer.get("from", r.tokenizer_from);
@@ -137,7 +180,7 @@ Recipe read_recipe(const std::string& path) {
   if (!r.tokenizer_from.empty()) r.tokenizer_from = beside(path, r.tokenizer_from);
 
   root.require("model");
-  read_model(root.section("model"), r.trainer.model);
+  if (r.base.empty()) read_model(root.section("model"), r.trainer.model);
   TomlSection training = root.section("training");
   training.get("rows", r.trainer.rows, 1, kMost);
   training.get("balance", r.trainer.balance, 0, 1e3);
@@ -169,7 +212,7 @@ Recipe read_recipe(const std::string& path) {
                   r.evaluate_every);
   read_checkpoint(root.section("checkpoint"), r.save_every);
   root.finish();
-  check_spec(r.trainer.model.spec, path);
+  if (r.base.empty()) check_spec(r.trainer.model.spec, path);
   return r;
 }
 
@@ -191,6 +234,7 @@ json::Value Recipe::identity() const {
                    {"teacher", teacher.empty() ? "none" : "a model"},
                    {"teacher share", teacher.empty() ? 0.0 : json::shortest(t.teacher.share)}};
   set_identity(identity, t);
+  set_lora(identity, t.lora);
   if (t.balance != 0) identity.set("balance", t.balance);
   if (corpus_kinds != corpus::kAllKinds) identity.set("corpus kinds", int64_t{corpus_kinds});
   return identity;

@@ -41,7 +41,8 @@ DeviceArray<float> floats(Device& device, int64_t count, const char* what) {
 }  // namespace
 
 Trainer::Replica::Replica(const TrainerOptions& options, const ParameterLayout& layout,
-                          const OwnedTensors& owned, Group& group)
+                          const OwnedTensors& owned, Group& group,
+                          std::shared_ptr<ModelWeights> frozen)
     : options_(options),
       layout_(layout),
       group_(group),
@@ -57,11 +58,12 @@ Trainer::Replica::Replica(const TrainerOptions& options, const ParameterLayout& 
       first_(floats(*device_, own_count(), "the optimizer's state")),
       second_(floats(*device_, own_count(), "the optimizer's state")),
       rounded_(*device_, static_cast<size_t>(own_count()), "the rounded weights"),
-      decoder_weights_(DecoderWeights::in_turn(options.model.spec, {.order = options.order},
-                                               on_.kernels.weights)),
+      model_weights_(frozen ? std::move(frozen)
+                            : std::make_shared<ModelWeights>(options, on_, is_sharded())),
+      decoder_weights_(model_weights_->forward),
+      transposed_(model_weights_->backward),
       decoder_(options.model.spec, {.order = options.order}, on_.kernels, decoder_weights_,
                *device_, device_->is_host() ? &pool_ : nullptr),
-      transposed_(options.model.spec, *device_, is_sharded(), on_.kernels.weights),
       kv_(*device_, states_of(options.model.spec, {}, {0, options.model.spec.all_layers()}),
           {.blocks = packed_blocks(options.batch_rows, options.context),
            .block_size = kTrainingBlockSize,
@@ -69,8 +71,8 @@ Trainer::Replica::Replica(const TrainerOptions& options, const ParameterLayout& 
       forward_workspace_(decoder_, options.batch_rows * options.context,
                          options.batch_rows * options.context, 0, false),
       tape_(decoder_, kernels_, options.batch_rows * options.context, options.recompute),
-      backward_workspace_(decoder_, kernels_, options.batch_rows * options.context,
-                          options.context),
+      backward_workspace_(decoder_, kernels_, options.batch_rows * options.context, options.context,
+                          static_cast<int>(options.lora.settings.rank)),
       scores_(*device_, options.batch_rows * options.context),
       exit_scores_(*device_, options.exits.empty() && options.model.spec.mtp_layers == 0
                                  ? 0
@@ -110,6 +112,9 @@ Trainer::Replica::Replica(const TrainerOptions& options, const ParameterLayout& 
   for (int i = 0; i < levels; ++i)
     gradients_.push_back(
         floats(*device_, is_sharded() ? own_count() : gradient_size_, "gradients"));
+  if (options.lora.is_on())
+    adapter_ = std::make_unique<TrainedAdapter>(options.lora, layout, decoder_, rounded_.data(),
+                                                forward_workspace_);
   if (is_sharded())
     gathered_ =
         std::make_unique<GatheredWeights>(group_, layout_, owned_, rounded_.data(),
@@ -135,7 +140,7 @@ void Trainer::Replica::load(const Start& start, const TensorSource& weights) {
     device_->upload(&rounded_.data()[at], rounded.data(), bytes / 2);
   }
   weights_ = &weights;
-  if (stores_offsets(spec)) {
+  if (stores_offsets(spec) && !adapter_) {
     decoders_own_ = decoder_tensors(spec, weights);
     weights_ = decoders_own_.get();
   }
@@ -145,6 +150,8 @@ void Trainer::Replica::load(const Start& start, const TensorSource& weights) {
 // The rounded weights become those of the forward and the backward.
 void Trainer::Replica::publish() {
   if (gathered_) return gathered_->forget();
+  if (adapter_)
+    return timed(times_, "pack adapter", [&] { adapter_->publish(decoder_, kernels_); });
   timed(times_, "pack weights", [&] { pack_weights(); });
   decoder_.embedding = decoder_weights_.embedding();
   timed(times_, "pack transposed",
@@ -243,6 +250,7 @@ void Trainer::Replica::compute_group(int group, std::span<const PackedRow> rows,
     compute_batch(rows.subspan(first, size), first, totals, gradients, row == 0,
                   row + size == count);
   }
+  if (adapter_) return;  // each of its tensors has one chain
   const bool tied = options_.model.spec.tied_head;
   const TensorRole head = tied ? TensorRole::embedding : TensorRole::head;
   if (tied) add_to(gradients, head, layout_.offset(TensorRole::head));

@@ -1,7 +1,8 @@
 // One data-parallel rank of a trainer: its share of the groups of rows, and the weights and the
 // optimizer's state of the tensors that it owns. Where several ranks are a CPU's none has a whole
 // model: they gather a layer's weights to compute it, and each keeps its own tensors' part of the
-// gradient. Ranks on GPUs have all of it each, and add up their gradients.
+// gradient. Ranks on GPUs, and those that train an adapter, have all of it each, and add up their
+// gradients.
 #pragma once
 
 #include <optional>
@@ -11,9 +12,11 @@
 #include "model/forward.h"
 #include "train/device_scores.h"
 #include "train/gathered_weights.h"
+#include "train/model_weights.h"
 #include "train/packed_batch.h"
 #include "train/sampled_rows.h"
 #include "train/teacher.h"
+#include "train/trained_adapter.h"
 #include "train/trained_arrays.h"
 #include "train/trainer.h"
 #include "train/training_device.h"
@@ -28,8 +31,9 @@ struct Wanted {
 
 class Trainer::Replica {
  public:
+  // `frozen`: the model beside which an adapter is trained, or null.
   Replica(const TrainerOptions& options, const ParameterLayout& layout, const OwnedTensors& owned,
-          Group& group);
+          Group& group, std::shared_ptr<ModelWeights> frozen);
 
   // Takes what this rank owns of a state. REQUIRES: all() of the trainer serves the weights.
   void load(const Start& start, const TensorSource& weights);
@@ -141,14 +145,16 @@ class Trainer::Replica {
   DeviceArray<float> master_, first_, second_;  // of the owned tensors
   DeviceArray<bf16_t> rounded_;                 // the master weights as the forward sees them
   bool is_loaded_ = false;                      // the forward's weights have their memory
-  DecoderWeights decoder_weights_;
+  const std::shared_ptr<ModelWeights> model_weights_;
+  DecoderWeights& decoder_weights_;
+  TransposedWeights& transposed_;
   Decoder decoder_;
-  TransposedWeights transposed_;
   std::unique_ptr<GatheredWeights> gathered_;  // of several ranks
   const TensorSource* weights_ = nullptr;      // of one: as the decoder has them
   std::unique_ptr<TensorSource> decoders_own_;
   SequenceStore kv_;
   Workspace forward_workspace_;
+  std::unique_ptr<TrainedAdapter> adapter_;  // that is trained, or null: the model is
   Tape tape_;
   BackwardWorkspace backward_workspace_;
   DeviceArray<bf16_t> d_logits_;

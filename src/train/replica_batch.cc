@@ -56,6 +56,8 @@ void Trainer::Replica::give_experts(std::span<const PackedRow> rows) {
 
 void Trainer::Replica::build_batch(std::span<const PackedRow> rows) {
   fill_batch(rows, batch_);
+  if (adapter_)
+    for (BatchSequence& sequence : batch_.sequences) sequence.adapter = 0;
   give_experts(rows);
   wanted_ = {};
   for (const PackedRow& row : rows) {
@@ -219,6 +221,7 @@ void Trainer::Replica::compute_batch(std::span<const PackedRow> rows, size_t fir
       .d_logits = loss_gradient(scores_, wanted_, totals.model, 1.0f, teacher_scores(), d_logits_),
       .gradients = gradients,
       .places = &*places_,
+      .adapter = adapter_ ? &adapter_->gradients() : nullptr,
       .begins = begins,
       .balance = balance_weight(rows_of_step),
       .balance_rows = options_.context,

@@ -11,7 +11,7 @@
 namespace invar {
 
 struct RunControl {
-  std::string output;  // a directory: checkpoints, metrics, curves, at the end the model
+  std::string output;  // a directory: checkpoints, metrics, curves, at the end the model or adapter
   int threads = 0;     // of each rank; 0: one per core
   int ranks = 1;       // data-parallel, of the trainer
   // Of several processes that train together: this one's rank. The first alone writes. null: ranks
@@ -32,6 +32,10 @@ struct RunControl {
     return (std::filesystem::path(output) / "checkpoints").string();
   }
   std::string model() const { return (std::filesystem::path(output) / "model").string(); }
+  // What came of a run at its end: a model, or an adapter as PEFT saves it.
+  std::string result(bool is_adapter) const {
+    return is_adapter ? (std::filesystem::path(output) / "adapter").string() : model();
+  }
 };
 
 // Makes the directory of the checkpoints. Throws Error.

@@ -8,6 +8,7 @@
 #include "base/timer.h"
 #include "collectives/peer_group.h"
 #include "model/families/family_source.h"
+#include "train/model_weights.h"
 #include "train/replica.h"
 
 namespace invar {
@@ -51,6 +52,12 @@ Trainer::Start Trainer::random_start(const DecoderSpec& spec, const ParameterLay
       }};
 }
 
+Trainer::Start Trainer::adapter_start(const ParameterLayout& layout, uint64_t seed) {
+  return {.read = [&layout, seed](size_t number, const Start::Tensor& to) {
+    first_numbers(layout.slots()[number], seed, static_cast<uint32_t>(number), to.master);
+  }};
+}
+
 TrainingState starting_state(const DecoderSpec& spec, const TensorSource& weights) {
   const ParameterLayout layout(spec);
   TrainingState state;
@@ -80,9 +87,23 @@ void Trainer::check_device_options() const {
   refuse_where(o.model.spec.head_dim > 256, "backward of heads of more than 256 elements");
 }
 
+// Refuses what is not done beside an adapter.
+void Trainer::check_adapter_options() const {
+  const TrainerOptions& o = options_;
+  const auto refuse_where = [&](bool is_there, const char* what) {
+    if (is_there) fail_usage("expected no {} beside [lora], found one", what);
+  };
+  if (o.device != "cpu")
+    fail_usage("adapters are trained on the CPU alone, and the device is {}; use --device cpu",
+               o.device);
+  refuse_where(!o.exits.empty(), "exit");
+  refuse_where(o.teacher.weights != nullptr, "teacher");
+}
+
 void Trainer::check_options() const {
   const TrainerOptions& o = options_;
   expect_trainable(o.model.spec);
+  if (o.lora.is_on()) check_adapter_options();
   const auto require = [](bool good, const char* expected, int64_t found) {
     if (!good) fail_usage("expected {}, found {}", expected, found);
   };
@@ -114,13 +135,17 @@ void Trainer::check_options() const {
 }
 
 Trainer::Trainer(const TrainerOptions& options, uint64_t seed)
-    : options_(options), layout_(options.model.spec) {
+    : options_(options), layout_(trained_layout(options.model.spec, options.lora)) {
+  if (options.lora.is_on()) {
+    start(adapter_start(layout_, seed));
+    return;
+  }
   ThreadPool pool(options.threads);
   start(random_start(options_.model.spec, layout_, seed, pool));
 }
 
 Trainer::Trainer(const TrainerOptions& options, const TrainingState& state)
-    : options_(options), layout_(options.model.spec) {
+    : options_(options), layout_(trained_layout(options.model.spec, options.lora)) {
   for (const auto* array : {&state.master, &state.first, &state.second})
     if (std::ssize(*array) != layout_.size())
       fail("expected a training state of {} numbers, found {}", layout_.size(), array->size());
@@ -133,7 +158,7 @@ Trainer::Trainer(const TrainerOptions& options, const TrainingState& state)
 }
 
 Trainer::Trainer(const TrainerOptions& options, int64_t step, const TensorSource& state)
-    : options_(options), layout_(options.model.spec) {
+    : options_(options), layout_(trained_layout(options.model.spec, options.lora)) {
   start({.step = step, .read = [&](size_t number, const Start::Tensor& to) {
            const auto [offset, count] =
                std::pair(layout_.slots()[number].offset, layout_.slots()[number].count);
@@ -151,9 +176,12 @@ void Trainer::start(const Start& start) {
   const int rows_of_group = options_.rows / options_.groups;
   options_.batch_rows = std::min(options_.batch_rows, rows_of_group);
   const bool is_host = options_.device == "cpu";
-  owned_ = std::make_unique<OwnedTensors>(layout_, is_host ? options_.ranks : 1);
+  // An adapter is small: each rank has all of it.
+  const bool is_shared_out = is_host && !options_.lora.is_on();
+  owned_ = std::make_unique<OwnedTensors>(layout_, is_shared_out ? options_.ranks : 1);
+  const std::shared_ptr<ModelWeights> frozen = frozen_weights(options_);
   const auto add = [&](Group& group) {
-    replicas_.push_back(std::make_unique<Replica>(options_, layout_, *owned_, group));
+    replicas_.push_back(std::make_unique<Replica>(options_, layout_, *owned_, group, frozen));
   };
   if (options_.group) {
     add(*options_.group);

@@ -14,6 +14,7 @@
 #include "model/parameters.h"
 #include "sampling/params.h"
 #include "train/adamw.h"
+#include "train/lora.h"
 #include "train/packed_row.h"
 #include "weights/tensor_source.h"
 
@@ -38,6 +39,7 @@ struct TrainerOptions {
   std::vector<ExitLoss> exits;  // layers ascending
   float mtp_weight = 0;  // of the module that predicts one token further, if the model has one
   TeacherOptions teacher;
+  LoraOptions lora;  // an adapter that is trained in the place of the model
   // The rows' tokens are drawn so: loss and log-probabilities are those of the row after
   // temperature, min-p, top-k and top-p (numerics 6). Nothing else of it counts.
   SamplingParams sampled;
@@ -92,7 +94,8 @@ TrainingState starting_state(const DecoderSpec& spec, const TensorSource& weight
 
 class Trainer {
  public:
-  // Begins with random weights. Throws UsageError when the options do not fit together.
+  // Begins with random weights, or an adapter that changes nothing yet. Throws UsageError when the
+  // options do not fit together.
   Trainer(const TrainerOptions& options, uint64_t seed);
   // Goes on from a state.
   Trainer(const TrainerOptions& options, const TrainingState& state);
@@ -132,7 +135,8 @@ class Trainer {
 
   // What the ranks keep; valid until the next step. Where they are processes it is read within
   // read_together, by the first one.
-  // The weights that the forward computes with, as the family stores them.
+  // The weights that the forward computes with, as the family stores them; those of an adapter
+  // under PEFT's names.
   const TensorSource& weights() const;
   // "first", "master" and "second": f32 in the layout's order.
   const TensorSource& state() const;
@@ -154,8 +158,10 @@ class Trainer {
   };
   static Start random_start(const DecoderSpec& spec, const ParameterLayout& layout, uint64_t seed,
                             class ThreadPool& pool);
+  static Start adapter_start(const ParameterLayout& layout, uint64_t seed);
   void check_options() const;
   void check_device_options() const;
+  void check_adapter_options() const;
   void start(const Start& start);
   template <typename Use>
   void on_every_rank(Use use);

@@ -47,6 +47,11 @@ TokenizerTexts tokenizer_of(const Recipe& recipe) {
   return read_tokenizer_texts(recipe.tokenizer_from);
 }
 
+std::string digest_of(const TensorSource& weights) {
+  ThreadPool pool(1);
+  return to_hex(weights_digest(weights, weights.names(), pool));
+}
+
 // The rows of a step and where the documents stand after them.
 struct StepRows {
   std::vector<PackedRow> rows;
@@ -150,9 +155,9 @@ class Run {
     result.steps = trainer_->steps_done();
     trainer_->read_together([&] {
       ThreadPool pool(1);
-      result.weights_digest =
-          to_hex(weights_digest(trainer_->weights(), trainer_->weights().names(), pool));
-      if (result.steps == last) write_model(options_.model(), *trainer_, texts_, pool);
+      result.weights_digest = digest_of(trainer_->weights());
+      if (result.steps == last)
+        write_model(options_.result(!recipe_.base.empty()), *trainer_, texts_, pool);
     });
     return result;
   }
@@ -165,6 +170,10 @@ class Run {
     t.group = options_.group;
     t.device = options_.device;
     t.instruction_set = options_.instruction_set;
+    if (!recipe_.base.empty()) {
+      open_base(recipe_.base, t.model, t.lora);
+      base_digest_ = digest_of(*open_checkpoint(recipe_.base));
+    }
     t.model.bos_id = id_of_special(tokenizer_, "<|endoftext|>");
     t.model.eos_ids = {id_of_special(tokenizer_, "<|endoftext|>"),
                        id_of_special(tokenizer_, "<|im_end|>")};
@@ -177,9 +186,7 @@ class Run {
         parse_model_config(directory.config, directory.generation_config, recipe_.teacher);
     t.teacher.weights = open_checkpoint(recipe_.teacher);
     check_tensors(t.teacher.model.spec, *t.teacher.weights);
-    ThreadPool pool(1);
-    const TensorSource& weights = *t.teacher.weights;
-    teacher_digest_ = to_hex(weights_digest(weights, weights.names(), pool));
+    teacher_digest_ = digest_of(*t.teacher.weights);
     t.teacher.model.spec.mtp_layers = 0;
   }
 
@@ -189,11 +196,13 @@ class Run {
     identity.set("tokenizer digest",
                  to_hex(sha256(std::as_bytes(std::span(texts_.tokenizer_json)))));
     if (!recipe_.teacher.empty()) identity.set("teacher digest", teacher_digest_);
+    if (!recipe_.base.empty()) identity.set("base digest", base_digest_);
     return identity;
   }
 
   void start() {
-    const int64_t size = ParameterLayout(recipe_.trainer.model.spec).size();
+    const TrainerOptions& t = recipe_.trainer;
+    const int64_t size = trained_layout(t.model.spec, t.lora).size();
     identity_ = identity();
     if (const auto saved =
             find_saved_run(options_.checkpoints(), identity_, size, options_.extends)) {
@@ -202,7 +211,7 @@ class Run {
       data_ = saved->data;
       trainer_ = std::make_unique<Trainer>(recipe_.trainer, saved->step, *saved->arrays);
     } else {
-      trainer_ = std::make_unique<Trainer>(recipe_.trainer, recipe_.seed);
+      trainer_ = std::make_unique<Trainer>(t, t.lora.is_on() ? t.lora.seed : recipe_.seed);
     }
     saved_ = trainer_->steps_done();
   }
@@ -245,7 +254,7 @@ class Run {
   Recipe recipe_;
   RunOptions options_;
   TokenizerTexts texts_;
-  std::string teacher_digest_;
+  std::string teacher_digest_, base_digest_;
   Tokenizer tokenizer_;
   corpus::Documents training_, held_out_;
   RowPacker packer_;

@@ -29,7 +29,8 @@ struct RunResult {
   std::string weights_digest;  // where ranks are processes, on the first
 };
 
-// Writes under `output`: checkpoints/, metrics.jsonl, curves.svg, and model/ after the last step.
+// Writes under `output`: checkpoints/, metrics.jsonl, curves.svg, and model/ or adapter/ after the
+// last step.
 // Throws UsageError and Error.
 RunResult run_training(Recipe recipe, const RunOptions& options);
 
