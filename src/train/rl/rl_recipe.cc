@@ -111,11 +111,17 @@ void check_policy(const RlRecipe& r) {
   if (filters && !r.samples_trained_policy())
     refuse("the trained policy as the sampler beside top_p, top_k and min_p",
            "another, which may draw what the trainer leaves out");
-  for (const Variant& run : r.runs)
-    if (filters &&
-        !(run.sampler.arithmetic == name_of(r.trainer.order) && run.sampler.weights == "exact"))
+  if (r.trainer.lora.is_on() && !r.samples_trained_policy())
+    refuse("the trained policy as the sampler beside [lora]", "another");
+  for (const Variant& run : r.runs) {
+    if (run.sampler.arithmetic == name_of(r.trainer.order) && run.sampler.weights == "exact")
+      continue;
+    if (filters)
       refuse("the trained policy as the sampler of every run beside top_p, top_k and min_p",
              "another");
+    if (r.trainer.lora.is_on())
+      refuse("the trained policy as the sampler of every run beside [lora]", "another");
+  }
   if (r.policy.updates > 1 && r.policy.correction == Correction::none)
     refuse("a correction, clipped or truncated, beside several updates",
            "none: behind the first the sampler is an older policy");
@@ -150,6 +156,7 @@ RlRecipe read_rl_recipe(const std::string& path) {
   rollouts.finish();
   read_policy(root.section("policy"), r.policy);
   read_training(root.section("training"), r.trainer);
+  read_lora(root, r.model, r.trainer.lora);
   r.trainer.sampled = sampled;
   r.sampler.arithmetic = name_of(r.trainer.order);
   TomlSection sampler = root.section("sampler");
@@ -198,6 +205,7 @@ json::Value RlRecipe::identity(const std::string& model_digest) const {
   if (s.top_k > 0) identity.set("top_k", s.top_k);
   if (s.min_p != 0) identity.set("min_p", s.min_p);
   set_identity(identity, trainer);
+  set_lora(identity, trainer.lora);
   return identity;
 }
 

@@ -36,6 +36,8 @@ uint64_t noise_seed(uint64_t seed, corpus::Split split, int64_t problem) {
 EngineOptions engine_options(const RlRecipe& recipe) {
   EngineOptions options = recipe.engine;
   options.scheduler.max_model_len = recipe.trainer.context;
+  if (const LoraOptions& lora = recipe.trainer.lora; lora.is_on())
+    options.adapters = {.most = 1, .most_rank = static_cast<int>(lora.settings.rank)};
   return options;
 }
 
@@ -104,6 +106,7 @@ class Run {
     // A module that predicts one token further drafts and is no part of the policy: it is neither
     // trained nor kept.
     t.model.spec.mtp_layers = 0;
+    if (t.lora.is_on()) open_base(recipe_.model, t.model, t.lora);
     columns_ = routed_columns(t.model.spec);
     if (recipe_.sampler.replays_routes && columns_ == 0)
       fail_usage("{}: expected a model with experts, whose routes are replayed, found {}",
@@ -142,22 +145,37 @@ class Run {
       identity_.set("problems", own_->digest());
       identity_.set("reward", own_->judge_name());
     }
-    const TrainingState first = starting_state(recipe_.trainer.model.spec, *source_);
-    const auto saved = load_checkpoint(options_.checkpoints(), identity_, std::ssize(first.master),
-                                       options_.extends);
+    const TrainerOptions& t = recipe_.trainer;
+    const auto saved =
+        load_checkpoint(options_.checkpoints(), identity_,
+                        trained_layout(t.model.spec, t.lora).size(), options_.extends);
     if (saved) identity_ = saved->recipe;
-    trainer_ = std::make_unique<Trainer>(recipe_.trainer, saved ? saved->training : first);
+    trainer_ = saved ? std::make_unique<Trainer>(t, saved->training) : first_trainer();
     saved_ = trainer_->steps_done();
-    if (recipe_.policy.reference > 0)
-      reference_ = std::make_unique<Trainer>(recipe_.trainer, first);
+    if (recipe_.policy.reference > 0) reference_ = first_trainer();
+  }
+
+  // Before the first step: the first weights, or with an adapter that does not change them yet.
+  std::unique_ptr<Trainer> first_trainer() const {
+    const TrainerOptions& t = recipe_.trainer;
+    if (t.lora.is_on()) return std::make_unique<Trainer>(t, t.lora.seed);
+    return std::make_unique<Trainer>(t, starting_state(t.model.spec, *source_));
   }
 
   // The sampler goes on with the trainer's weights, or with what the recipe makes of them.
   void hand_over() {
+    if (recipe_.trainer.lora.is_on()) return hand_over_adapter();
     if (recipe_.sampler.weights == "exact") return take_weights(trainer_->weights());
     const std::vector<bf16_t> rounded =
         rounded_weights(trainer_->layout(), trainer_->weights(), recipe_.sampler.weights);
     take_weights(ParameterSource(trainer_->layout(), rounded.data()));
+  }
+
+  // Every step's adapter goes through the same files, which the sampler reads at once.
+  void hand_over_adapter() {
+    const std::string directory = (fs::path(options_.output) / "sampler").string();
+    write_model(directory, *trainer_, texts_, pool_);
+    rollouts_->take_adapter(directory);
   }
 
   void take_weights(const TensorSource& stored) {
@@ -372,7 +390,8 @@ class Run {
 
   RlResult finish(const RlMetrics& metrics, int64_t last, bool stopped) {
     const TensorSource& weights = trainer_->weights();
-    if (trainer_->steps_done() == last) write_model(options_.model(), *trainer_, texts_, pool_);
+    if (trainer_->steps_done() == last)
+      write_model(options_.result(recipe_.trainer.lora.is_on()), *trainer_, texts_, pool_);
     return {.steps = trainer_->steps_done(),
             .stopped = stopped,
             .first_evaluation = metrics.first_evaluation(),

@@ -42,7 +42,8 @@ struct RlResult {
   std::string weights_digest;
 };
 
-// Writes under `output`: checkpoints/, metrics.jsonl, curves.svg, and model/ after the last step.
+// Writes under `output`: checkpoints/, metrics.jsonl, curves.svg, and model/ or adapter/ after the
+// last step.
 // Throws UsageError and Error; among them, where the sampler is the trained policy, one that names
 // the step, sequence and position at which its log-probability is not the trainer's.
 RlResult run_rl(const RlRecipe& recipe, const RlOptions& options);

@@ -1,6 +1,7 @@
 #include "train/rl/rollouts.h"
 
 #include "base/error.h"
+#include "session/adapter.h"
 
 namespace invar::rl {
 
@@ -33,6 +34,10 @@ Rollouts::Rollouts(const InstanceOptions& options, const SamplingParams& samplin
   sampling_.logprobs = 0;
 }
 
+void Rollouts::take_adapter(const std::string& directory) {
+  adapter_ = open_adapter("the trained adapter", directory, model().spec());
+}
+
 std::vector<Answer> Rollouts::answer(std::span<const Question> questions, int64_t step) {
   AnswerSink sink(questions.size());
   Engine& engine = instance_.engine();
@@ -41,6 +46,7 @@ std::vector<Answer> Rollouts::answer(std::span<const Question> questions, int64_
                     .prompt = questions[i].prompt,
                     .params = sampling_,
                     .choice = questions[i].choice,
+                    .adapter = adapter_,
                     .hash_logits = false,
                     .routed_experts = questions[i].routed_experts};
     // The recipe says both: how long an answer may be, and the context that it stands in.

@@ -52,6 +52,9 @@ class Rollouts {
 
   // Hands over the weights of the model that is trained; see Engine::take_weights.
   void take_weights(const TensorSource& weights) { engine().take_weights(weights); }
+  // Hands over the adapter that is trained, as PEFT saves it: answers are the model's with it from
+  // now on.
+  void take_adapter(const std::string& directory);
   // Throws Error naming `step` and the question when one cannot be answered.
   std::vector<Answer> answer(std::span<const Question> questions, int64_t step);
   const DraftCounts& drafts() const { return drafts_; }
@@ -59,6 +62,7 @@ class Rollouts {
  private:
   Instance instance_;
   SamplingParams sampling_;
+  std::shared_ptr<const RequestAdapter> adapter_;  // of every answer, or null
   DraftCounts drafts_;
 };
 
