@@ -96,14 +96,15 @@ void Trainer::check_adapter_options() const {
   if (o.device != "cpu")
     fail_usage("adapters are trained on the CPU alone, and the device is {}; use --device cpu",
                o.device);
+  refuse_where(has_states(o.model.spec), "layer with a state");
   refuse_where(!o.exits.empty(), "exit");
   refuse_where(o.teacher.weights != nullptr, "teacher");
 }
 
 void Trainer::check_options() const {
   const TrainerOptions& o = options_;
-  expect_trainable(o.model.spec);
   if (o.lora.is_on()) check_adapter_options();
+  expect_trainable(o.model.spec);
   const auto require = [](bool good, const char* expected, int64_t found) {
     if (!good) fail_usage("expected {}, found {}", expected, found);
   };
