@@ -16,7 +16,8 @@ ModelSize size_of(const TensorSource& source) {
     const TensorInfo& info = source.info(name);
     const int64_t elements = info.elements();
     size.parameters += elements;
-    size.bytes += bytes_of(info.dtype, elements);
+    const bool is_vector = info.shape.size() == 1;  // norms and biases are f32 in memory
+    size.bytes += bytes_of(is_vector ? DType::f32 : info.dtype, elements);
     size.stored[info.dtype] += elements;
   }
   return size;

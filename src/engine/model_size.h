@@ -13,7 +13,7 @@ namespace invar {
 
 struct ModelSize {
   int64_t parameters = 0;
-  int64_t bytes = 0;                // as they are stored
+  int64_t bytes = 0;                // in memory: as they are stored, but for norms and biases
   std::map<DType, int64_t> stored;  // parameters by type
   // The type of most of them.
   DType most() const;
