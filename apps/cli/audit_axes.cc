@@ -5,6 +5,7 @@
 #include <random>
 
 #include "device/cuda_device.h"
+#include "engine/runner.h"
 #include "kernels/select.h"
 #include "scheduler/policies.h"
 
@@ -18,6 +19,26 @@ int64_t blocks_for(const DecoderSpec& spec, const Schedule& base, int times) {
   const int64_t blocks = (base.engine.scheduler.max_model_len + slots - 1) / slots;
   const CacheType type = base.model.weights == "exact" ? CacheType::f32 : CacheType::bf16;
   return times * blocks * SequenceStore::block_bytes(states_of(spec), slots, type);
+}
+
+// Rows that a step has beside one for each sequence: a prompt of a model whose layers have states
+// is cut where these move.
+int prompt_rows(const DecoderSpec& spec) {
+  return has_states(spec) ? kBoundary : 0;
+}
+
+// Memory was counted for blocks alone: states come on top.
+void add_states(Schedule& s, const DecoderSpec& spec) {
+  if (!has_states(spec) || s.engine.kv_bytes == 0) return;
+  constexpr int kMostNodes = 64;  // of a draft tree
+  const int drafts = s.drafts.empty() && !s.replay ? 0 : 2 * kMostNodes;
+  const int sequences = s.engine.scheduler.max_num_seqs;
+  const RunnerLimits limits{.max_rows = s.engine.scheduler.max_num_batched_tokens,
+                            .cells = sequences,
+                            .draft_cells = drafts > 0 ? sequences + drafts : 0,
+                            .snapshots = s.engine.prefix_caching ? 2 * sequences : 0};
+  const CacheType type = s.model.weights == "exact" ? CacheType::f32 : CacheType::bf16;
+  s.engine.kv_bytes += Runner::cell_bytes(states_of(spec), limits, type);
 }
 
 // Drafts of one to five levels, some of them right, with up to three others beside each.
@@ -48,7 +69,8 @@ Schedule random_schedule(const Schedule& base, const DecoderSpec& spec, uint32_t
   o.policy = scheduler_names()[seed % scheduler_names().size()];
   o.max_num_seqs = live + below(live);
   // Some compute prompts whole.
-  o.max_num_batched_tokens = std::max(o.max_num_seqs + below(400), o.max_model_len * below(2));
+  o.max_num_batched_tokens =
+      std::max(o.max_num_seqs + prompt_rows(spec) + below(400), o.max_model_len * below(2));
   if (computes_whole_prompts(o.policy))
     o.max_num_batched_tokens = std::max(o.max_num_batched_tokens, o.max_model_len);
   std::vector<std::string> sets;
@@ -91,14 +113,18 @@ Axis batch_sizes(bool full, const Schedule& base) {
   return axis;
 }
 
-Axis chunk_cuts(bool full, const Schedule& base) {
+// Steps of so many rows, where a prompt needs no more.
+void limit_rows(Schedule& s, int rows, const DecoderSpec& spec) {
+  s.engine.scheduler.max_num_seqs = std::min(rows, s.engine.scheduler.max_num_seqs);
+  s.engine.scheduler.max_num_batched_tokens = rows + prompt_rows(spec);
+}
+
+Axis chunk_cuts(bool full, const Schedule& base, const DecoderSpec& spec) {
   Axis axis{"chunk cuts", {}, true};
   for (const int rows :
-       full ? std::vector<int>{1, 2, 15, 17, 32, 100, 300, 1024} : std::vector<int>{9, 40, 300}) {
-    Schedule& s = vary(axis, base, fmt::format("steps of {} rows", rows));
-    s.engine.scheduler.max_num_batched_tokens = rows;
-    s.engine.scheduler.max_num_seqs = std::min(rows, s.engine.scheduler.max_num_seqs);
-  }
+       full ? std::vector<int>{1, 2, 15, 17, 32, 100, 300, 1024} : std::vector<int>{9, 40, 300})
+    limit_rows(vary(axis, base, fmt::format("steps of {} rows", rows + prompt_rows(spec))), rows,
+               spec);
   vary(axis, base, "chunks that shrink").engine.scheduler.chunk_schedule =
       ChunkSchedule{.low = 32, .high = 96, .max_tokens = 192, .stages = 3};
   return axis;
@@ -332,16 +358,17 @@ Axis drafters(bool full, const Schedule& base, const DecoderSpec& spec) {
   // A drafter of the target's shape, where it is made quickly.
   const bool makes_model = int64_t{spec.layers} * spec.hidden * spec.hidden < (1 << 24);
   const bool has_module = read_model_config(base.model).spec.mtp_layers > 0;
-  const bool has_exit = spec.layers > 1;
+  const bool has_exit = spec.layers > 1 && !has_states(spec);
   for (const std::string& k : lengths) {
     const std::string length = R"(, "num_speculative_tokens": )" + k + "}";
     if (makes_model) draft(R"({"method": "draft_model", "model": "dummy:77")" + length);
     if (has_exit) draft(R"({"method": "early_exit")" + length);
     if (has_module) draft(R"({"method": "mtp")" + length);
-    if (spec.layers > 2) draft(R"({"method": "swift", "skip_layers": [1])" + length);
+    if (has_exit && spec.layers > 2) draft(R"({"method": "swift", "skip_layers": [1])" + length);
   }
-  if (makes_model) {
-    for (const char* method : {"medusa", "eagle", "eagle3"})
+  if (makes_model) draft(R"({"method": "medusa", "model": "dummy:77"})");
+  if (makes_model && spec.layer(0).attention()) {
+    for (const char* method : {"eagle", "eagle3"})
       draft(fmt::format(R"({{"method": "{}", "model": "dummy:77"}})", method));
     draft(R"({"method": "eagle3", "model": "dummy:77", "eagle_topk": 3, "eagle_depth": 3, )"
           R"("num_speculative_tokens": 9})");
@@ -380,8 +407,7 @@ Axis adapters(const Schedule& base, const DecoderSpec& spec) {
   with("beside one more", 12, 1);
   with("beside many", 30, Schedule::kMostAdapters).arrival = 5;
   with("a slot for one", 12, Schedule::kMostAdapters).engine.adapters.most = 1;
-  with("steps of 17 rows", 12, 3).engine.scheduler.max_num_batched_tokens = 17;
-  axis.schedules.back().engine.scheduler.max_num_seqs = 17;
+  limit_rows(with("small steps", 12, 3), 17, spec);
   Schedule& little = with("little room", 20, 3);
   little.engine.kv_bytes = blocks_for(spec, base, 1);
   with("drafts", 3, 2).replay = random_trees(2);
@@ -416,7 +442,7 @@ Axis all_together(bool full, const Schedule& base, const DecoderSpec& spec) {
 
 std::vector<Axis> make_axes(bool full, const Schedule& base, const DecoderSpec& spec) {
   const bool on_gpu = base.model.device != "cpu";
-  std::vector<Axis> axes = {batch_sizes(full, base), chunk_cuts(full, base),
+  std::vector<Axis> axes = {batch_sizes(full, base), chunk_cuts(full, base, spec),
                             arrival_orders(full, base), threads(base)};
   if (!on_gpu) axes.push_back(sets(full, base));
   if (Axis all = devices(base); all.schedules.size() > 1) axes.push_back(std::move(all));
@@ -442,6 +468,8 @@ std::vector<Axis> make_axes(bool full, const Schedule& base, const DecoderSpec& 
   // The command line of a server's engine names one rank and one stage here.
   if (base.model.ranks == 1 && !base.model.is_pipeline()) axes.push_back(engine_process(base));
 #endif
+  for (Axis& axis : axes)
+    for (Schedule& s : axis.schedules) add_states(s, spec);
   return axes;
 }
 

@@ -2,11 +2,38 @@
 
 namespace invar {
 
+DraftBlocks::DraftBlocks(int32_t blocks, int32_t block_size, int32_t cells)
+    : pool_(blocks, block_size), cells_(cells) {
+  for (int32_t cell = cells; cell-- > 0;) free_cells_.push_back(cell);
+}
+
+void DraftBlocks::erase(Tables::iterator entry) {
+  if (entry->second.cell >= 0) free_cells_.push_back(entry->second.cell);
+  tables_.erase(entry);
+}
+
+void DraftBlocks::forget(int64_t id) {
+  if (const auto found = tables_.find(id); found != tables_.end()) erase(found);
+}
+
+void DraftBlocks::forget_all() {
+  while (!tables_.empty()) erase(tables_.begin());
+}
+
+bool DraftBlocks::take_cell(Entry& entry) {
+  if (cells_ == 0 || entry.cell >= 0) return true;
+  while (free_cells_.empty())
+    if (!evict_one()) return false;
+  entry.cell = free_cells_.back();
+  free_cells_.pop_back();
+  return true;
+}
+
 bool DraftBlocks::grow(int64_t id, int64_t slots) {
   Entry& entry = tables_.try_emplace(id, Entry{BlockTable(pool_)}).first->second;
   entry.round = round_;
   const int32_t missing = pool_.blocks_for(slots) - entry.table.num_blocks();
-  return missing <= 0 || (make_free(missing) && entry.table.grow(slots));
+  return take_cell(entry) && (missing <= 0 || (make_free(missing) && entry.table.grow(slots)));
 }
 
 int64_t DraftBlocks::capacity(int64_t id) const {
@@ -32,7 +59,7 @@ bool DraftBlocks::evict_one() {
         (oldest == tables_.end() || it->second.round < oldest->second.round))
       oldest = it;
   if (oldest == tables_.end()) return false;
-  tables_.erase(oldest);
+  erase(oldest);
   return true;
 }
 

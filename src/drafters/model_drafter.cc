@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <numeric>
 
-#include "kv/placement.h"
+#include "kv/cell_placement.h"
 
 namespace invar {
 
@@ -11,6 +11,10 @@ namespace {
 
 constexpr int kBlockSize = 64;
 constexpr int kLogitRows = 64;  // that there is room for; more are sampled in pieces
+
+int32_t chunk_begin(int64_t position) {
+  return static_cast<int32_t>(position / kBoundary * kBoundary);
+}
 
 int32_t inner_nodes(const std::vector<int32_t>& ranks_below) {
   return static_cast<int32_t>(std::count_if(ranks_below.begin() + 1, ranks_below.end(),
@@ -31,21 +35,42 @@ int blocks_for(const Model& model, const ModelDrafterOptions& options, int32_t c
   return static_cast<int>(std::max(longest, std::min(useful, options.room.kv_bytes / bytes)));
 }
 
-// Its sequences fork and go back, which states do not.
-void expect_no_states(const Model& model) {
-  if (has_states(model.spec()))
-    fail_usage("expected a draft model without states, found the {} model, whose layers have them",
-               model.spec().family);
+// Trees fork within a chunk, which is not implemented, and a part of the target shares its weights
+// but not its states.
+void expect_chain_of_states(const Model& model, const ModelDrafterOptions& options) {
+  if (!has_states(model.spec())) return;
+  if (options.exit_layer > 0 || !options.skipped_layers.empty())
+    fail_usage(
+        "expected layers without states where a part of the target drafts, found the {} model, "
+        "whose layers have them",
+        model.spec().family);
+  if (options.shape != chain_shape(static_cast<int32_t>(options.shape.size())))
+    fail_usage(
+        "expected chains of drafts by a model whose layers have states, found a tree, and the {} "
+        "model",
+        model.spec().family);
+}
+
+// Sequences that have a state at the same time: half of the memory is theirs.
+int cells_for(const Model& model, const ModelDrafterOptions& options) {
+  if (!has_states(model.spec())) return 0;
+  const std::vector<StateShape> shapes = states_of(model.spec());
+  const CacheType type = model.arithmetic().cache;
+  const int64_t bytes =
+      SequenceStore::chunk_bytes(shapes, type) + SequenceStore::state_bytes(shapes, type);
+  return static_cast<int>(
+      std::clamp<int64_t>(options.room.kv_bytes / 2 / bytes, 1, options.room.max_sequences));
 }
 
 RunnerLimits limits_of(const Model& model, const ModelDrafterOptions& options, int32_t context) {
-  expect_no_states(model);
+  expect_chain_of_states(model, options);
   const DrafterRoom& room = options.room;
   const int32_t tree_rows = 1 + inner_nodes(ranks_below(options.shape));
   return {.blocks = blocks_for(model, options, context),
           .block_size = kBlockSize,
           .max_rows = std::max(room.catch_up_rows, room.max_sequences * tree_rows),
           .max_logit_rows = kLogitRows,
+          .cells = cells_for(model, options),
           .exit_layer = options.exit_layer};
 }
 
@@ -66,7 +91,8 @@ ModelDrafter::ModelDrafter(std::shared_ptr<Model> model, const ModelDrafterOptio
       model_(std::move(model)),
       pool_(threads ? *threads : model_->pool()),
       context_(context_of(*model_, options.room)),
-      blocks_(blocks_for(*model_, options, context_), kBlockSize),
+      has_states_(has_states(model_->spec())),
+      blocks_(blocks_for(*model_, options, context_), kBlockSize, cells_for(*model_, options)),
       executor_(*model_, limits_of(*model_, options, context_), threads),
       sampler_(pool_.size(), model_->host_kernels(), options.confidence) {
   batch_.skipped_layers = options.skipped_layers;
@@ -114,6 +140,8 @@ bool ModelDrafter::begin(Draft& draft) {
   const auto [differs, _] = std::ranges::mismatch(computed, tokens);
   // The last one once more: its logits are wanted.
   draft.done = std::min(static_cast<int32_t>(differs - computed.begin()), draft.known() - 1);
+  // A state that has moved does not go back.
+  if (has_states_ && draft.done < chunk_begin(std::ssize(computed))) draft.done = 0;
   computed.resize(draft.done);
   draft.nodes = std::min(draft.request->most, most_nodes());
   draft.token_of.assign(options_.shape.size(), -1);
@@ -126,8 +154,22 @@ void ModelDrafter::run_known_rows() {
   std::ranges::stable_sort(drafts_, {},
                            [](const Draft& draft) { return draft.known() - draft.done; });
   int32_t left = options_.room.catch_up_rows;
+  if (has_states_) end_chunks(left);
   for (size_t i = 0; i < drafts_.size() && left > 0; ++i) {
     const int32_t count = std::min(left, drafts_[i].known() - drafts_[i].done);
+    add_known_rows(i, count);
+    left -= count;
+  }
+  run_batch();
+}
+
+// Rows up to a boundary, of sequences that stand before one and go on behind it: the others' then
+// begin at one, and there are scratch chunks for all of these.
+void ModelDrafter::end_chunks(int32_t& left) {
+  for (size_t i = 0; i < drafts_.size() && left > 0; ++i) {
+    const int32_t begin = drafts_[i].done, end = chunk_begin(begin + kBoundary - 1);
+    if (end == begin || end >= drafts_[i].known()) continue;
+    const int32_t count = std::min(left, end - begin);
     add_known_rows(i, count);
     left -= count;
   }
@@ -147,7 +189,8 @@ bool ModelDrafter::run_level(int32_t level) {
 
 int32_t ModelDrafter::add_sequence(const Draft& draft) {
   const auto blocks = blocks_.blocks(draft.request->id);
-  batch_.sequences.push_back({{blocks.begin(), blocks.end()}});
+  batch_.sequences.push_back(
+      {.blocks = {blocks.begin(), blocks.end()}, .cell = blocks_.cell(draft.request->id)});
   return static_cast<int32_t>(batch_.sequences.size()) - 1;
 }
 
@@ -202,6 +245,8 @@ void ModelDrafter::add_tree_rows(size_t index, int32_t level) {
 }
 
 bool ModelDrafter::is_inner(const Draft& draft, int32_t node) const {
+  // A draft in a chunk's last slot would move the state.
+  if (has_states_ && (draft.known() + node) % kBoundary == kBoundary - 1) return false;
   return node < draft.nodes && draft.token_of[node] >= 0 && ranks_below_[node + 1] > 0 &&
          !is_stop(*draft.request->params, draft.token_of[node]);
 }

@@ -10,6 +10,9 @@
 // than its drafts are accepted: with acceptance a and cost c (of the target's step),
 // (1 - a^(K+1)) / ((1 - a)(c K + 1)) > 1.
 //
+// Where its layers have states, a draft ends before the row that would move them: what is refused
+// has changed nothing.
+//
 // With a tree, nodes beside the trunk are computed again at each level: their keys and values live
 // in scratch blocks for one step (kv/placement.h).
 #pragma once
@@ -80,6 +83,7 @@ class ModelDrafter final : public Proposer {
 
   bool begin(Draft& draft);
   void run_known_rows();
+  void end_chunks(int32_t& left);
   bool run_level(int32_t level);
   void add_known_rows(size_t index, int32_t count);
   void add_chain_row(size_t index, int32_t level);
@@ -99,6 +103,7 @@ class ModelDrafter final : public Proposer {
   std::shared_ptr<Model> model_;
   ThreadPool& pool_;
   const int32_t context_;
+  const bool has_states_;
   DraftBlocks blocks_;
   Executor executor_;
   DraftSampler sampler_;

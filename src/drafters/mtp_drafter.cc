@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "base/error.h"
+#include "model/families/family_source.h"
 
 namespace invar {
 
@@ -31,7 +32,7 @@ Model& with_module(Model& target) {
   if (target.spec().mtp_layers == 0)
     fail_usage(
         "the method mtp drafts by the target's module of multi-token prediction, and {} has none "
-        "(num_nextn_predict_layers in config.json, and its tensors)",
+        "(num_nextn_predict_layers or mtp_num_hidden_layers in config.json, and its tensors)",
         target.options().model);
   return target;
 }
@@ -43,6 +44,7 @@ MtpDrafter::MtpDrafter(Model& target, const MtpDrafterOptions& options, ThreadPo
       last_layer_(with_module(target).spec().layers - 1),
       width_(target.spec().hidden),
       context_(context_of(target, options.room)),
+      reads_output_(module_reads_output(target.spec())),
       target_(target),
       pool_(threads ? *threads : target.pool()),
       blocks_(blocks_for(target, options.room), kBlockSize),
@@ -83,6 +85,7 @@ void MtpDrafter::clear_batch() {
 void MtpDrafter::take_hidden(std::span<const KeptRows> kept, std::span<const float> hidden,
                              int64_t) {
   blocks_.begin_round();
+  hidden = as_read(OutputNorm::model, hidden);
   for (const KeptRows& rows : kept) {
     Sequence& sequence = sequences_[rows.id];
     add_waiting(sequence, rows, hidden);
@@ -107,6 +110,14 @@ void MtpDrafter::add_waiting(Sequence& s, const KeptRows& kept, std::span<const 
     const auto row = hidden.subspan(int64_t{kept.rows[i]} * width_, width_);
     s.waiting.insert(s.waiting.end(), row.begin(), row.end());
   }
+}
+
+// Hidden states as the module reads them: as they are, or behind the norm that the logits are
+// behind.
+std::span<const float> MtpDrafter::as_read(OutputNorm norm, std::span<const float> hidden) {
+  if (!reads_output_) return hidden;
+  norm_output(target_, norm, hidden, normed_);
+  return normed_;
 }
 
 // Of a sequence that nobody wants drafts of: its module begins at the rows that are left, should it
@@ -206,9 +217,10 @@ void MtpDrafter::run_batch() {
       sampler_.sample(pool_, std::span(points_).subspan(first, count), logits);
     };
     executor_.run(batch_, io);
+    const auto left = as_read(OutputNorm::module, io.aux_hidden);
     next_hidden_.clear();
     for (const int32_t row : batch_.logit_rows) {
-      const auto out = io.aux_hidden.subspan(int64_t{row} * width_, width_);
+      const auto out = left.subspan(int64_t{row} * width_, width_);
       next_hidden_.insert(next_hidden_.end(), out.begin(), out.end());
     }
   }

@@ -13,6 +13,7 @@
 #include <unordered_map>
 
 #include "drafters/model_drafter.h"
+#include "engine/output_norm.h"
 
 namespace invar {
 
@@ -66,6 +67,7 @@ class MtpDrafter final : public Proposer, public HiddenReader {
   void compute_waiting(int64_t id, Sequence& sequence, std::span<const int32_t> tokens);
   int32_t add_rows(int64_t id, Sequence& sequence, std::span<const int32_t> tokens, int32_t count);
   int32_t add_sequence(int64_t id);
+  std::span<const float> as_read(OutputNorm norm, std::span<const float> hidden);
   bool begin(Draft& draft);
   void want(const Draft& draft);
   void run_batch();
@@ -74,6 +76,7 @@ class MtpDrafter final : public Proposer, public HiddenReader {
 
   const MtpDrafterOptions options_;
   const int32_t last_layer_, width_, context_;
+  const bool reads_output_;  // hidden states behind the last norms
   Model& target_;
   ThreadPool& pool_;
   DraftBlocks blocks_;
@@ -87,6 +90,7 @@ class MtpDrafter final : public Proposer, public HiddenReader {
   std::vector<float> hidden_;       // its input, a row each
   std::vector<DraftPoint> points_;  // one for each draft that goes on
   std::vector<float> next_hidden_;  // the module's output for them
+  std::vector<float> normed_;       // hidden states behind a norm
 };
 
 }  // namespace invar

@@ -176,7 +176,6 @@ class Engine {
   void take_walk(const StepInFlight& step, SamplingStage::Walk& walk);
   void take_others(StepInFlight& step);
   bool pool_rows(const StepInFlight& step, size_t entry);
-  void norm_hidden(const float* hidden, int64_t rows);
   void count_drafts(const SamplingStage::Walk& walk, int32_t accepted);
   void count_step(const StepInFlight& step);
   void show_hidden(StepInFlight& step);

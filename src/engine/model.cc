@@ -51,7 +51,8 @@ namespace {
 // A checkpoint's tensors may have the module that predicts one token further, which stands there
 // unused unless it drafts.
 DecoderSpec spec_with_module(const ModelDescription& model, const TensorSource& tensors) {
-  return has_module(model.spec(), tensors) ? read_model_config(model.options).spec : model.spec();
+  if (!has_module(model.spec(), tensors)) return model.spec();
+  return spec_of_stored(read_model_config(model.options).spec, tensors);
 }
 
 }  // namespace

@@ -316,11 +316,12 @@ ModelDescription::ModelDescription(const ModelOptions& asked, std::unique_ptr<Te
   source = open_weights(options, config);
   if (const int announced = std::exchange(config.spec, spec_of_stored(spec(), *source)).mtp_layers;
       announced > spec().mtp_layers)
-    fmt::print(
-        stderr,
-        "invar: {}: config.json announces a module of multi-token prediction "
-        "(num_nextn_predict_layers), and the weights have none: the model is opened without\n",
-        options.model);
+    fmt::print(stderr,
+               "invar: {}: config.json announces a module of multi-token prediction "
+               "(num_nextn_predict_layers, mtp_num_hidden_layers), and the weights have none: the "
+               "model is "
+               "opened without\n",
+               options.model);
   check_tensors(spec(), *source);
   // What predicts further stands in the checkpoint, unused unless it drafts.
   if (options.mtp_module)

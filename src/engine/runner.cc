@@ -23,16 +23,16 @@ std::unique_ptr<SequenceStore> make_storage(const Decoder& decoder, const Runner
   const int end =
       limits.mtp_module ? shard.layers.end : std::min(shard.layers.end, decoder.spec.layers);
   const LayerRange layers{first, std::max(first, end)};
-  return std::make_unique<SequenceStore>(
-      decoder.device(), states_of(decoder.spec, shard, layers),
-      StoreOptions{.blocks = limits.blocks,
-                   .block_size = limits.block_size,
-                   .cells = has_states(decoder.spec) ? limits.cells : 0,
-                   .scratch = scratch_cells(limits),
-                   .snapshots = limits.snapshots,
-                   .first_layer = first,
-                   .layout = decoder.kernels.cache,
-                   .type = decoder.arithmetic.cache});
+  const bool keeps_states = has_states(decoder.spec) && !limits.mtp_module;  // a module attends
+  return std::make_unique<SequenceStore>(decoder.device(), states_of(decoder.spec, shard, layers),
+                                         StoreOptions{.blocks = limits.blocks,
+                                                      .block_size = limits.block_size,
+                                                      .cells = keeps_states ? limits.cells : 0,
+                                                      .scratch = scratch_cells(limits),
+                                                      .snapshots = limits.snapshots,
+                                                      .first_layer = first,
+                                                      .layout = decoder.kernels.cache,
+                                                      .type = decoder.arithmetic.cache});
 }
 
 }  // namespace

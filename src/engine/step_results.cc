@@ -5,6 +5,7 @@
 #include "base/check.h"
 #include "engine/engine.h"
 #include "engine/layer_windows.h"
+#include "engine/output_norm.h"
 
 namespace invar {
 
@@ -127,9 +128,9 @@ bool Engine::pool_rows(const StepInFlight& step, size_t index) {
   const float* hidden = step.io.aux_hidden.data() + row * width;
   size_t stride = width;
   if (model_.config().pooling.final_norm) {
-    norm_hidden(hidden, entry.rows);
+    stride = static_cast<size_t>(norm_output(
+        model_, OutputNorm::model, {hidden, static_cast<size_t>(entry.rows) * width}, normed_));
     hidden = normed_.data();
-    stride = normed_.size() / static_cast<size_t>(entry.rows);
   }
   for (int32_t r = std::max(0, state.pool.positions() - entry.start); r < entry.rows; ++r)
     state.pool.take({hidden + static_cast<size_t>(r) * stride, width});
@@ -141,44 +142,6 @@ bool Engine::pool_rows(const StepInFlight& step, size_t index) {
   else
     outbox_.tokens.push_back(state.fail(kHiddenNotFinite));
   return true;
-}
-
-// Rows of hidden states behind the model's final norm, in f32, by the host's kernels.
-void Engine::norm_hidden(const float* hidden, int64_t rows) {
-  const ScopedFlushToZero flush;
-  const DecoderSpec& spec = model_.spec();
-  const DecoderWeights& weights = model_.workers().home().weights();
-  const auto on_host = [&](const float* from) {
-    std::vector<float> to(from ? static_cast<size_t>(spec.hidden) : 0);
-    if (from) model_.device().download(to.data(), from, to.size() * sizeof(float));
-    return to;
-  };
-  const std::vector<float> weight = on_host(weights.final_norm());
-  const std::vector<float> bias = on_host(weights.final_norm_bias());
-  const int64_t stride = round_up(spec.hidden, kLeafPad);
-  normed_.resize(static_cast<size_t>(rows * stride));
-  const Activation out{normed_.data(), DType::f32, stride};
-  if (bias.empty())
-    model_.host_kernels().rms_norm({.x = hidden,
-                                    .x_stride = spec.hidden,
-                                    .rows_of = nullptr,
-                                    .weight = weight.data(),
-                                    .eps = spec.norm_eps,
-                                    .rows = rows,
-                                    .width = spec.hidden,
-                                    .out = out},
-                                   Execution{});
-  else
-    model_.host_kernels().layer_norm({.x = hidden,
-                                      .x_stride = spec.hidden,
-                                      .rows_of = nullptr,
-                                      .weight = weight.data(),
-                                      .bias = bias.data(),
-                                      .eps = spec.norm_eps,
-                                      .rows = rows,
-                                      .width = spec.hidden,
-                                      .out = out},
-                                     Execution{});
 }
 
 // The planned ones, and of drafts those that the walk came by.

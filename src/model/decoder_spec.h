@@ -2,6 +2,7 @@
 // reads nothing else.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <limits>
 #include <optional>
@@ -281,10 +282,12 @@ struct DecoderSpec {
   int kv_width() const { return kv_heads * head_dim; }
   int tokens() const { return embedding_rows < 0 ? vocab : embedding_rows; }
   int all_layers() const { return layers + mtp_layers; }
-  // The module's is as the last one, without a window, behind a join.
+  // The module's is as the last one that attends, without a window, behind a join.
   LayerSpec layer(int index) const {
     if (index < layers) return layer_specs[static_cast<size_t>(index)];
-    LayerSpec module = layer_specs.back();
+    const auto last = std::find_if(layer_specs.rbegin(), layer_specs.rend(),
+                                   [](const LayerSpec& each) { return each.attention(); });
+    LayerSpec module = last == layer_specs.rend() ? layer_specs.back() : *last;
     if (AttentionSpec* attention = module.attention()) attention->window = 0;
     module.put(JoinSpec{});
     return module;

@@ -46,14 +46,14 @@ std::string device() {
 
 // Greedy, at 0.8, with top-p 0.95, with top-k 40, in turn; every other one repeats itself, so that
 // lookup has something to find.
-Request request(int id, int32_t vocab, uint64_t seed) {
+Request request(int id, int32_t vocab, uint64_t seed, int tokens) {
   Request r{.id = id};
   for (uint32_t i = 0; i < 6 + static_cast<uint32_t>(id) % 29; ++i) {
     const uint32_t at = id % 2 ? i % 5 : i;
     const auto random = philox4x32({at, static_cast<uint32_t>(id), 0, 0}, 1);
     r.prompt.edit().push_back(static_cast<int32_t>(random[0] % static_cast<uint32_t>(vocab)));
   }
-  r.params.max_tokens = answer_tokens();
+  r.params.max_tokens = tokens;
   r.params.seed = seed + static_cast<uint64_t>(id);
   r.params.temperature = id % 4 ? 0.8 : 0.0;
   if (id % 4 == 2) r.params.top_p = 0.95;
@@ -85,14 +85,15 @@ struct Answers final : OutputSink {
   int64_t accepted = 0;
 };
 
-Answers answers(Model& model, const std::string& config, uint64_t seed = 0) {
+Answers answers(Model& model, const std::string& config, uint64_t seed = 0,
+                int tokens = answer_tokens()) {
   EngineOptions options{.kv_bytes = 64 << 20};
   options.scheduler.max_num_seqs = 16;
   options.scheduler.max_model_len = 128;
   std::unique_ptr<Proposer> proposer;
   if (!config.empty()) proposer = make_proposer(fixed_drafts(config), model, {.max_sequences = 16});
   Engine engine(model, options, nullptr, std::move(proposer));
-  for (int id = 0; id < prompts(); ++id) engine.add(request(id, model.spec().vocab, seed));
+  for (int id = 0; id < prompts(); ++id) engine.add(request(id, model.spec().vocab, seed, tokens));
   Answers answers;
   while (engine.step(answers)) answers.accepted += engine.last_step().accepted_tokens;
   return answers;
@@ -213,6 +214,42 @@ TEST(Identity, DraftersOfOtherFamilies) {
     }
     EXPECT_GT(accepted.at(all[3]), 0) << family << ": a drafter that is the target";
     EXPECT_GT(differences(plain, answers(model, "", 1)), 0) << "the control: another seed";
+    std::filesystem::remove_all(directory);
+  }
+}
+
+// Layers with states: the target's go back where drafts are refused, and a draft model's never have
+// to. Answers are long enough that both move.
+TEST(Identity, DraftersOfModelsWithStates) {
+  constexpr int kTokens = 60;
+  const std::string families = INVAR_SOURCE_DIR "/tests/families/tiny_hybrid_configs.json";
+  const json::Value shapes = json::parse(read_whole_file(families, 1 << 20), families);
+  for (const char* family : {"qwen3_5_text", "lfm2", "granitemoehybrid"}) {
+    const std::string directory =
+        testing::TempDir() + "identity_" + family + std::to_string(getpid());
+    std::filesystem::create_directories(directory);
+    const bool has_module = std::string(family) == "qwen3_5_text";
+    std::ofstream(directory + "/config.json") << json::dump(*shapes.find(family));
+    Model model({.model = directory,
+                 .load_format = "dummy:1",
+                 .device = device(),
+                 .threads = 2,
+                 .mtp_module = has_module});
+    std::vector<std::string> all = {
+        R"({"method":"ngram","num_speculative_tokens":4,"prompt_lookup_min":1})",
+        R"({"method":"draft_model","model":"dummy:1","num_speculative_tokens":5})",
+        R"({"method":"draft_model","model":"dummy:77","num_speculative_tokens":3})"};
+    if (has_module) all.push_back(R"({"method":"mtp","num_speculative_tokens":3})");
+    const Answers plain = answers(model, "", 0, kTokens);
+    std::map<std::string, int64_t> accepted;
+    for (const std::string& config : all) {
+      const Answers drafted = answers(model, config, 0, kTokens);
+      EXPECT_EQ(std::ssize(drafted.of), prompts()) << family << " " << config;
+      EXPECT_EQ(differences(plain, drafted), 0) << family << " " << config;
+      accepted[config] = drafted.accepted;
+    }
+    EXPECT_GT(accepted.at(all[1]), 0) << family << ": a drafter that is the target";
+    EXPECT_GT(differences(plain, answers(model, "", 1, kTokens)), 0) << "the control: another seed";
     std::filesystem::remove_all(directory);
   }
 }

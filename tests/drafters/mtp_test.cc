@@ -2,6 +2,8 @@
 // the whole text at once.
 #include <gtest/gtest.h>
 
+#include <filesystem>
+#include <fstream>
 #include <iostream>
 #include <map>
 #include <numeric>
@@ -16,6 +18,28 @@ namespace {
 ModelOptions story() {
   return {.model = INVAR_SOURCE_DIR "/models/story", .threads = 2, .mtp_module = true};
 }
+
+// A small model of random weights as Qwen publishes them: layers with states, and a module that
+// reads hidden states behind the final norm.
+class Hybrid {
+ public:
+  Hybrid() {
+    std::filesystem::create_directories(directory_);
+    std::ofstream(directory_ + "/config.json") << R"({"architectures": ["Qwen3_5ForCausalLM"],
+      "model_type": "qwen3_5_text", "hidden_size": 96, "intermediate_size": 128, "num_hidden_layers": 4,
+      "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 32, "vocab_size": 2048,
+      "max_position_embeddings": 512, "linear_num_key_heads": 2, "linear_num_value_heads": 4,
+      "linear_key_head_dim": 16, "linear_value_head_dim": 24, "mtp_num_hidden_layers": 1,
+      "rms_norm_eps": 1e-06})";
+  }
+  ~Hybrid() { std::filesystem::remove_all(directory_); }
+  ModelOptions options() const {
+    return {.model = directory_, .load_format = "dummy:3", .threads = 2, .mtp_module = true};
+  }
+
+ private:
+  const std::string directory_ = testing::TempDir() + "mtp_test_" + std::to_string(getpid());
+};
 
 // Writes down the first token of every draft, by the number of tokens known.
 class Spy final : public ForwardingProposer {
@@ -45,6 +69,7 @@ struct Told final : OutputSink {
 std::vector<int32_t> tell(Model& model, int32_t tokens, std::map<size_t, int32_t>& drafts,
                           size_t skipped_steps = 0) {
   EngineOptions options{.kv_bytes = 16 << 20};
+  options.scheduler.max_num_seqs = 4;
   options.scheduler.max_model_len = 256;
   const MtpDrafterOptions mtp{.num_speculative_tokens = tokens, .room = {.max_sequences = 1}};
   Engine engine(
@@ -65,7 +90,7 @@ std::vector<int32_t> tell(Model& model, int32_t tokens, std::map<size_t, int32_t
 // rows[i]: a token at position i of one sequence.
 Batch batch_of(std::span<const int32_t> tokens) {
   Batch batch;
-  batch.sequences.resize(1);
+  batch.sequences = {{.cell = 0}};
   batch.sequences[0].blocks.resize(tokens.size() / 64 + 1);
   std::iota(batch.sequences[0].blocks.begin(), batch.sequences[0].blocks.end(), 0);
   for (size_t i = 0; i < tokens.size(); ++i)
@@ -74,9 +99,14 @@ Batch batch_of(std::span<const int32_t> tokens) {
 }
 
 // What the module says after token i + 1 of a text, for every i.
-std::vector<int32_t> said_at_once(Model& model, std::span<const int32_t> text) {
-  const RunnerLimits limits{
-      .blocks = 8, .block_size = 64, .max_rows = 256, .max_logit_rows = 256, .max_aux_layers = 1};
+std::vector<int32_t> said_at_once(Model& model, std::span<const int32_t> text,
+                                  bool reads_output = false) {
+  const RunnerLimits limits{.blocks = 8,
+                            .block_size = 64,
+                            .max_rows = 256,
+                            .max_logit_rows = 256,
+                            .max_aux_layers = 1,
+                            .cells = 1};
   Executor target(model, limits);
   Batch batch = batch_of(text.first(text.size() - 1));
   batch.aux_layers = {model.spec().layers - 1};
@@ -84,6 +114,7 @@ std::vector<int32_t> said_at_once(Model& model, std::span<const int32_t> text) {
   ForwardIo io;
   target.run(batch, io);
   std::vector<float> hidden(io.aux_hidden.begin(), io.aux_hidden.end());
+  if (reads_output) norm_output(model, OutputNorm::model, io.aux_hidden, hidden);
   RunnerLimits of_module = limits;
   of_module.mtp_module = true;
   Executor module(model, of_module);
@@ -119,6 +150,24 @@ TEST(MtpDrafter, DraftsWhatTheModuleSaysOfTheWholeText) {
               << " were right\n";
     EXPECT_GT(static_cast<double>(right), 0.7 * static_cast<double>(drafts.size()));
   }
+}
+
+// Qwen's modules read what the head reads. The control: they would draft others before the norm.
+TEST(MtpDrafter, OfAModelWithStatesReadsWhatTheHeadReads) {
+  const Hybrid hybrid;
+  Model model(hybrid.options());
+  std::map<size_t, int32_t> drafts, none;
+  const std::vector<int32_t> text = tell(model, 3, drafts);
+  EXPECT_EQ(text, tell(model, 3, none, 1000)) << "with drafts and without";
+  EXPECT_GT(drafts.size(), 100);
+  const std::vector<int32_t> said = said_at_once(model, text, true);
+  const std::vector<int32_t> before_norm = said_at_once(model, text);
+  size_t others = 0;
+  for (const auto& [known, token] : drafts) {
+    EXPECT_EQ(token, said[known - 2]) << "behind " << known << " tokens";
+    others += said[known - 2] != before_norm[known - 2];
+  }
+  EXPECT_GT(others, 0);
 }
 
 // Nobody asked for so long that it let rows go: it begins with the last ones, and says less.

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 """The audit of every family: ranks, drafters, schedulers, chunks and the rest give one hash. Tiny models of random weights
-(tiny_configs.json, tiny_expert_configs.json). Usage: audit_test.py INVAR [--device cuda] [--arith ORDER] [FAMILY ...]; --only-device compares the
+(tiny_*configs.json). Usage: audit_test.py INVAR [--device cuda] [--arith ORDER] [FAMILY ...]; --only-device compares the
 logits hash of one answer on the CPU and on the device instead."""
 import json, pathlib, subprocess, sys, tempfile
 
@@ -31,7 +31,7 @@ def main():
     only_device = "--only-device" in arguments
     flags = [a for a in arguments if a.startswith("--") and a != "--only-device"]
     values = [arguments[arguments.index(flag) + 1] for flag in flags]
-    configs = json.load(open(ROOT / "tiny_configs.json")) | json.load(open(ROOT / "tiny_expert_configs.json"))
+    configs = {name: config for path in sorted(ROOT.glob("tiny_*configs.json")) for name, config in json.load(open(path)).items()}
     names = [a for a in arguments if not a.startswith("--") and a not in values] or list(configs)
     faults, hashes = 0, set()
     for name in names:

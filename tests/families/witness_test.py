@@ -359,6 +359,62 @@ def check_mxfp4(tool, control):
         return same
 
 
+MODULES = {"qwen3_next": wide(num_hidden_layers=4, head_dim=16, **STATES, **GATED),
+           "qwen3_5_text": wide(num_hidden_layers=4, head_dim=32, mtp_num_hidden_layers=1, **STATES),
+           "qwen3_5_moe_text": wide(num_hidden_layers=4, head_dim=16, mtp_num_hidden_layers=1, **STATES, **GATED)}
+
+
+def make_module(model, seed):
+    """A module as Qwen publishes it, of transformers' own classes: tensors by name, and the layers."""
+    config = model.config
+    torch.manual_seed(seed)
+    full = config.layer_types.index("full_attention")
+    norm = lambda: type(model.model.norm)(config.hidden_size, eps=config.rms_norm_eps)
+    parts = torch.nn.ModuleDict({"fc": torch.nn.Linear(2 * config.hidden_size, config.hidden_size, bias=False), "norm": norm(),
+                                 "pre_fc_norm_embedding": norm(), "pre_fc_norm_hidden": norm(),
+                                 "layers": torch.nn.ModuleList([type(model.model.layers[full])(config, full)])})
+    with torch.no_grad():
+        for name, tensor in parts.named_parameters():
+            tensor.copy_(torch.randn_like(tensor) * (0.1 if tensor.dim() == 1 else tensor.shape[-1] ** -0.5))
+    return parts.to(torch.bfloat16)
+
+
+def module_logits(model, parts, tokens):
+    count = tokens.shape[1] - 1
+    hidden = model.model(tokens).last_hidden_state[:, :-1]  # behind the final norm
+    embedded = model.model.embed_tokens(tokens[:, 1:])
+    x = parts["fc"](torch.cat([parts["pre_fc_norm_embedding"](embedded), parts["pre_fc_norm_hidden"](hidden)], -1))
+    mask = torch.full((count, count), torch.finfo(x.dtype).min, dtype=x.dtype).triu(1)[None, None]
+    positions = torch.arange(count)[None]
+    x = parts["layers"][0](x, position_embeddings=model.model.rotary_emb(x, positions), attention_mask=mask, position_ids=positions)
+    return model.lm_head(parts["norm"](x[0] if isinstance(x, tuple) else x))[0].float().numpy()
+
+
+def check_module(tool, family, control):
+    """The module of multi-token prediction as the family publishes it."""
+    from safetensors.torch import load_file, save_file
+    with tempfile.TemporaryDirectory() as directory:
+        shape = MODULES[family]
+        rounded, model = make(family, 3, shape, directory)
+        parts = make_module(rounded, 11)
+        module = {f"mtp.{name}": tensor.contiguous() for name, tensor in parts.state_dict().items()}
+        save_file(load_file(f"{directory}/model.safetensors") | module, f"{directory}/model.safetensors")
+        if control:
+            spoil(directory)
+        tokens = torch.randint(3, shape["vocab_size"], (1, TOKENS), generator=torch.Generator().manual_seed(4))
+        with torch.no_grad():
+            usual, exact = module_logits(rounded, parts, tokens), module_logits(model, parts.float(), tokens)
+        with tempfile.TemporaryDirectory() as scratch:
+            numpy.array(tokens[0].tolist(), dtype=numpy.int32).tofile(f"{scratch}/tokens")
+            done = subprocess.run([tool, directory, f"{scratch}/tokens", f"{scratch}/out", "portable", str(1 << 20), "auto", "0", "",
+                                   f"{scratch}/module"], capture_output=True, text=True)
+            assert done.returncode == 0, done.stderr.strip()
+            found = numpy.fromfile(f"{scratch}/module", dtype=numpy.float32).reshape(TOKENS - 1, -1)
+        error, own = numpy.abs(found - exact).mean(), numpy.abs(usual - exact).mean()
+        print(f"{family:17} module: mean error {error:.5f}, transformers in bf16 {own:.5f}{'' if error <= own else '  WRONG'}", flush=True)
+        return error <= own
+
+
 def main():
     arguments = [a for a in sys.argv[1:] if a != "--control"]
     control = "--control" in sys.argv
@@ -375,6 +431,7 @@ def main():
                 good = False
             if good == control:
                 wrong.append(f"{family} {number}")
+    wrong += [f"the module of {family}" for family in MODULES if family in names and check_module(tool, family, control) == control]
     if "gpt_oss" in names and check_mxfp4(tool, control) == control:
         wrong.append("gpt_oss in MXFP4")
     print(f"transformers {transformers.__version__}: {'wrong: ' + ', '.join(wrong) if wrong else 'all as expected'}")

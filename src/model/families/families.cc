@@ -310,7 +310,7 @@ void read_sizes(ConfigReader& reader, const Family& family, DecoderSpec& spec) {
   };
   spec.hidden = size("hidden_size", kMaxWidth);
   spec.layers = size("num_hidden_layers", kMaxLayers);
-  spec.mtp_layers = static_cast<int>(reader.integer("num_nextn_predict_layers", 0, 1, 0));
+  spec.mtp_layers = static_cast<int>(reader.integer(family.module_key, 0, 1, 0));
   spec.heads = size("num_attention_heads", kMaxHeads);
   spec.kv_heads = static_cast<int>(reader.integer("num_key_value_heads", 1, kMaxHeads, spec.heads));
   const int64_t head_dim = family.head_dim ? family.head_dim : spec.hidden / spec.heads;
@@ -559,7 +559,7 @@ json::Value config_json(const ModelConfig& config) {
   write_ropes(spec, family, object);
   if (family.has_attention_bias) object.set("attention_bias", spec.o_bias);
   if (family.has_mlp_bias) object.set("mlp_bias", spec.mlp_bias);
-  if (spec.mtp_layers > 0) object.set("num_nextn_predict_layers", spec.mtp_layers);
+  if (spec.mtp_layers > 0) object.set(family.module_key, spec.mtp_layers);
   set_windows(object, spec, family.windows);
   if (family.write) family.write(spec, object);
   set_ids(object, config);

@@ -49,7 +49,13 @@ struct Family {
   double theta = 10000;      // where rope_theta is
   double local_theta = 0;    // of layers with windows, whose rotation is another one; 0: the same
   double rotated_share = 1;  // of a head, where partial_rotary_factor is absent
-  bool has_rotated_share = false;  // the key "partial_rotary_factor"
+  bool has_rotated_share = false;                       // the key "partial_rotary_factor"
+  const char* module_key = "num_nextn_predict_layers";  // modules of multi-token prediction
+  bool has_unannounced_module = false;  // the key may be absent where the tensors are there
+  // What a module's tensors begin with (Qwen); empty: it is one more layer (DeepSeek).
+  std::string_view module_prefix = {};
+  // The module reads hidden states behind the model's final norm, and its own ones behind its own.
+  bool module_reads_output = false;
   const char* activation_key = "hidden_act";
   const char* eps_key = "rms_norm_eps";
   Nonlinearity curve = Nonlinearity::silu;

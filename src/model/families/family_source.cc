@@ -17,11 +17,26 @@ namespace invar {
 
 namespace {
 
+// Where a tensor of a module stands that is named apart from the layers.
+StoredAt in_module(const DecoderSpec& spec, const TensorSpec& tensor, StoredAt at) {
+  const Family* family = find_family(&Family::name, spec.family);
+  if (!family || family->module_prefix.empty() || tensor.layer != spec.layers) return at;
+  const std::string layer = fmt::format("model.layers.{}.", spec.layers);
+  const std::string prefix(family->module_prefix), block = prefix + "layers.0.";
+  at.tensor = renamed(at.tensor, {{layer + "enorm.", prefix + "pre_fc_norm_embedding."},
+                                  {layer + "hnorm.", prefix + "pre_fc_norm_hidden."},
+                                  {layer + "eh_proj.", prefix + "fc."},
+                                  {layer + "shared_head.norm.", prefix + "norm."},
+                                  {layer, block}});
+  return at;
+}
+
 StoredAt place_of(const DecoderSpec& spec, const TensorSpec& tensor,
                   const TensorSource* stored = nullptr) {
   if (stored && stored->has_gguf_names()) return gguf_place(spec, tensor, *stored);
   const Family* family = find_family(&Family::name, spec.family);  // of a drafter there is none
-  return family && family->stored ? family->stored(spec, tensor) : StoredAt{tensor.name};
+  return in_module(spec, tensor,
+                   family && family->stored ? family->stored(spec, tensor) : StoredAt{tensor.name});
 }
 
 // Other places where a tensor of a layer with experts may stand: under the decoder's own name, or
@@ -65,11 +80,12 @@ constexpr std::string_view kNoText[] = {
 
 class FamilySource : public TensorSource {
  public:
-  FamilySource(const DecoderSpec& spec, const TensorSource& stored) : stored_(stored) {
+  FamilySource(const DecoderSpec& announced, const TensorSource& stored) : stored_(stored) {
+    const DecoderSpec spec = with_module(announced, stored);
     std::map<std::string, bool> taken;
-    // The module of such a family that predicts further is not read.
+    // A module that predicts further is not read where the specification has none.
     const Family* family = find_family(&Family::name, spec.family);
-    const bool has_states = family && family->has_states;
+    const bool has_states = family && family->has_states && spec.mtp_layers == 0;
     for (const TensorSpec& tensor : readable_tensors(spec)) {
       StoredAt at = found_place(spec, tensor);
       taken[at.tensor] = true;
@@ -154,6 +170,15 @@ class FamilySource : public TensorSource {
     }
   }
 
+  // With the module that config.json does not announce.
+  static DecoderSpec with_module(DecoderSpec spec, const TensorSource& stored) {
+    const Family* family = find_family(&Family::name, spec.family);
+    if (family && family->has_unannounced_module &&
+        stored.has(std::string(family->module_prefix) + "fc.weight"))
+      spec.mtp_layers = 1;
+    return spec;
+  }
+
   // Where the checkpoint has the tensor, or should have it.
   StoredAt found_place(const DecoderSpec& spec, const TensorSpec& tensor) const {
     StoredAt at = place_of(spec, tensor, &stored_);
@@ -161,6 +186,7 @@ class FamilySource : public TensorSource {
     if (spec.is_text_tower) at.tensor = in_tower(stored_, at.tensor);
     if (stored_.has(at.tensor)) return at;
     std::vector<StoredAt> there = other_places(spec, tensor);
+    for (StoredAt& other : there) other = in_module(spec, tensor, std::move(other));
     if (spec.is_text_tower)
       for (StoredAt& other : there) other.tensor = in_tower(stored_, other.tensor);
     std::erase_if(there, [&](const StoredAt& other) { return !stored_.has(other.tensor); });
@@ -343,11 +369,21 @@ std::vector<StoredTensor> gguf_tensors(const DecoderSpec& spec) {
       spec, [](const DecoderSpec& of, const TensorSpec& tensor) { return gguf_place(of, tensor); });
 }
 
+bool module_reads_output(const DecoderSpec& spec) {
+  const Family* family = find_family(&Family::name, spec.family);
+  return family && family->module_reads_output;
+}
+
 void expect_trainable(const DecoderSpec& spec) {
   if (stores_otherwise(spec) && !stores_offsets(spec))
     fail(
         "a {} model cannot be trained: its checkpoints hold other tensors than the decoder's, and "
         "writing them is not implemented",
+        spec.family);
+  if (spec.mtp_layers > 0 && module_reads_output(spec))
+    fail(
+        "the module of multi-token prediction of a {} model cannot be trained: it reads hidden "
+        "states behind the model's final norm, and its gradient there is not implemented",
         spec.family);
   expect_backward(spec);
 }

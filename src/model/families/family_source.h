@@ -39,6 +39,11 @@ std::vector<StoredTensor> stored_tensors(const DecoderSpec& spec);
 // The same of a GGUF file.
 std::vector<StoredTensor> gguf_tensors(const DecoderSpec& spec);
 
+// Whether the module of multi-token prediction reads hidden states behind the model's final norm,
+// and goes on from its own ones behind its own norm, as the published ones of Qwen, DeepSeek and
+// GLM do; else before them, as those of our recipes do.
+bool module_reads_output(const DecoderSpec& spec);
+
 // Throws Error where a layer has no backward, or where weights could not be written as the family
 // stores them.
 void expect_trainable(const DecoderSpec& spec);

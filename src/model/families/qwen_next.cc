@@ -53,9 +53,9 @@ void read_states(ConfigReader& reader, DecoderSpec& spec) {
     else
       layer.attention()->has_output_gate = true;
   }
-  // The module that predicts further is not read; of text all three parts of a position are one.
-  const std::string_view harmless[] = {"mtp_num_hidden_layers", "mtp_use_dedicated_embeddings",
-                                       "mamba_ssm_dtype"};
+  // A module with an embedding of its own is not read.
+  if (reader.boolean("mtp_use_dedicated_embeddings", false)) spec.mtp_layers = 0;
+  const std::string_view harmless[] = {"mamba_ssm_dtype"};
   reader.ignore(harmless);
   check_neutral(reader, "attn_output_gate", true);
 }
@@ -231,6 +231,9 @@ extern const Family kQwen3Next{.name = "qwen3_next",
                                .has_states = true,
                                .rotated_share = 0.25,
                                .has_rotated_share = true,
+                               .has_unannounced_module = true,
+                               .module_prefix = "mtp.",
+                               .module_reads_output = true,
                                .read = read_next,
                                .write = write_next,
                                .stored = stored_next,
@@ -246,6 +249,9 @@ extern const Family kQwen35{.name = "qwen3_5_text",
                             .theta = 1e7,
                             .rotated_share = 0.25,
                             .has_rotated_share = true,
+                            .module_key = "mtp_num_hidden_layers",
+                            .module_prefix = "mtp.",
+                            .module_reads_output = true,
                             .read = read_states,
                             .write = write_states,
                             .stored = stored_3_5,
@@ -262,6 +268,9 @@ extern const Family kQwen35Moe{.name = "qwen3_5_moe_text",
                                .theta = 1e7,
                                .rotated_share = 0.25,
                                .has_rotated_share = true,
+                               .module_key = "mtp_num_hidden_layers",
+                               .module_prefix = "mtp.",
+                               .module_reads_output = true,
                                .read = read_next,
                                .write = write_next,
                                .stored = stored_3_5,

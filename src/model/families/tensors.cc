@@ -10,6 +10,7 @@
 #include "base/check.h"
 #include "base/error.h"
 #include "base/json.h"
+#include "model/families/family.h"
 
 namespace invar {
 
@@ -96,7 +97,11 @@ bool has_module(const DecoderSpec& spec, const TensorSource& source) {
 }
 
 DecoderSpec spec_of_stored(DecoderSpec spec, const TensorSource& source) {
-  if (!has_module(spec, source)) spec.mtp_layers = 0;
+  const Family* family = find_family(&Family::name, spec.family);
+  if (!has_module(spec, source))
+    spec.mtp_layers = 0;
+  else if (family && family->has_unannounced_module)
+    spec.mtp_layers = 1;
   return spec;
 }
 
