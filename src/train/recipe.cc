@@ -43,7 +43,7 @@ void read_model(TomlSection section, ModelConfig& config) {
 void read_base(TomlSection& root, Recipe& r) {
   root.require("model");
   root.get("model", r.base);
-  r.base = r.tokenizer_from = beside(r.path, r.base);
+  r.base = beside(r.path, r.base);
   r.trainer.lora.seed = r.seed;
   read_lora(root, r.base, r.trainer.lora);
   for (const char* other : {"tokenizer", "exits", "mtp", "teacher"})
@@ -178,6 +178,7 @@ Recipe read_recipe(const std::string& path) {
   tokenizer.get("documents", r.tokenizer_documents, 1, 1000000);
   tokenizer.finish();
   if (!r.tokenizer_from.empty()) r.tokenizer_from = beside(path, r.tokenizer_from);
+  if (!r.base.empty()) r.tokenizer_from = r.base;
 
   root.require("model");
   if (r.base.empty()) read_model(root.section("model"), r.trainer.model);

@@ -210,6 +210,14 @@ TEST_F(LoraRuns, LearnAndWriteWhatServersOpen) {
   EXPECT_GE(files, 4);
 }
 
+// A recipe names the model relative to its own directory, wherever it is read from.
+TEST_F(LoraRuns, FindTheModelBesideTheRecipe) {
+  const fs::path path = write("recipes/lora.toml", replaced(kLora, "base/model", "../base/model"));
+  const Recipe r = read_recipe(fs::relative(path).string());
+  EXPECT_EQ(fs::absolute(r.base).lexically_normal(), fs::path(*directory_ / "base/model"));
+  EXPECT_EQ(r.tokenizer_from, r.base);
+}
+
 TEST_F(LoraRuns, RefuseBadRecipesInOneSentence) {
   const auto refusal = [&](const std::string& from, const std::string& to) {
     const std::string path = write("bad.toml", replaced(kLora, from, to));
