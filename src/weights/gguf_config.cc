@@ -5,6 +5,7 @@
 #include "base/error.h"
 #include "numerics/math.h"
 #include "weights/gguf_expert_keys.h"
+#include "weights/gguf_hybrid_keys.h"
 #include "weights/gguf_texts.h"
 
 namespace invar {
@@ -18,10 +19,12 @@ void add_gemma2(const GgufKeys& in, json::Value& config);
 void add_gemma3(const GgufKeys& in, json::Value& config);
 void add_granite(const GgufKeys& in, json::Value& config);
 void add_granite_moe(const GgufKeys& in, json::Value& config);
+void add_granite_hybrid(const GgufKeys& in, json::Value& config);
 void add_gpt_oss(const GgufKeys& in, json::Value& config);
 
-// What turns: whole heads, the first elements of each, or the part that is beside a latent.
-enum class Turning { heads, part, beside_latent };
+// What turns: whole heads, the first elements of each, the part that is beside a latent, or
+// nothing.
+enum class Turning { heads, part, beside_latent, nothing };
 
 struct Architecture {
   std::string_view name;  // in GGUF files
@@ -30,6 +33,7 @@ struct Architecture {
   AddKeys add = nullptr;  // what is its own
   double theta = 10000;   // where rope.freq_base is absent
   Turning turning = Turning::heads;
+  bool is_hybrid = false;  // lists say what each layer is
 };
 
 constexpr Architecture kArchitectures[] = {
@@ -52,6 +56,15 @@ constexpr Architecture kArchitectures[] = {
      Turning::beside_latent},
     {"deepseek2", "deepseek_v2", "DeepseekV2ForCausalLM", add_deepseek, 10000,
      Turning::beside_latent},
+    {"lfm2", "lfm2", "Lfm2ForCausalLM", add_lfm2, 1e6, Turning::heads, true},
+    {"lfm2moe", "lfm2_moe", "Lfm2MoeForCausalLM", add_lfm2_experts, 1e6, Turning::heads, true},
+    {"granitehybrid", "granitemoehybrid", "GraniteMoeHybridForCausalLM", add_granite_hybrid, 10000,
+     Turning::heads, true},
+    {"nemotron_h", "nemotron_h", "NemotronHForCausalLM", add_nemotron, 10000, Turning::nothing,
+     true},
+    {"nemotron_h_moe", "nemotron_h", "NemotronHForCausalLM", add_nemotron_experts, 10000,
+     Turning::nothing, true},
+    {"qwen3next", "qwen3_next", "Qwen3NextForCausalLM", add_qwen3_next, 1e7, Turning::part, true},
 };
 
 const Architecture& architecture_of(const GgufFile& file) {
@@ -144,6 +157,15 @@ void add_gemma3(const GgufKeys& in, json::Value& config) {
     config.set("rope_local_base_freq", *theta);
 }
 
+void add_granite_scales(const GgufKeys& in, json::Value& config) {
+  config.set("embedding_multiplier", in.find_number("embedding_scale").value_or(1));
+  config.set("residual_multiplier", in.find_number("residual_scale").value_or(1));
+  config.set("logits_scaling", in.find_number("logit_scale").value_or(1));
+  const double width = static_cast<double>(config.find("head_dim")->as_integer());
+  config.set("attention_multiplier",
+             in.find_number("attention.scale").value_or(1 / std::sqrt(width)));
+}
+
 void add_granite(const GgufKeys& in, json::Value& config) {
   add_biases(in, config);
   // There, and only there, it says whether anything turns.
@@ -151,12 +173,12 @@ void add_granite(const GgufKeys& in, json::Value& config) {
       turns && *turns != json::Value(true))
     fail("{}: {}: expected true, found {}", in.file().path(), in.key("rope.scaling.finetuned"),
          json::excerpt(*turns));
-  config.set("embedding_multiplier", in.find_number("embedding_scale").value_or(1));
-  config.set("residual_multiplier", in.find_number("residual_scale").value_or(1));
-  config.set("logits_scaling", in.find_number("logit_scale").value_or(1));
-  const double width = static_cast<double>(config.find("head_dim")->as_integer());
-  config.set("attention_multiplier",
-             in.find_number("attention.scale").value_or(1 / std::sqrt(width)));
+  add_granite_scales(in, config);
+}
+
+void add_granite_hybrid(const GgufKeys& in, json::Value& config) {
+  add_granite_scales(in, config);
+  add_granite_states(in, config);
 }
 
 void add_granite_moe(const GgufKeys& in, json::Value& config) {
@@ -253,6 +275,7 @@ void add_ropes(const GgufKeys& in, json::Value& config, const Architecture& arch
   const double theta = in.find_number("rope.freq_base").value_or(architecture.theta);
   const int64_t head_dim = config.find("head_dim")->as_integer();
   const int64_t rotated = in.find_integer("rope.dimension_count").value_or(head_dim);
+  if (architecture.turning == Turning::nothing) return;
   if (architecture.turning == Turning::part)
     config.set("partial_rotary_factor",
                static_cast<double>(rotated) / static_cast<double>(head_dim));
@@ -355,10 +378,13 @@ json::Value gguf_config(const GgufFile& file) {
       {"model_type", architecture.model_type},
       {"hidden_size", in.integer("embedding_length")},
       {"num_hidden_layers", in.integer("block_count") - modules},
-      {"intermediate_size", in.integer("feed_forward_length")},
+      {"intermediate_size", architecture.is_hybrid ? largest_of_layers(in, "feed_forward_length")
+                                                   : in.integer("feed_forward_length")},
       {"num_attention_heads", in.integer("attention.head_count")},
-      {"num_key_value_heads",
-       in.find_integer("attention.head_count_kv").value_or(in.integer("attention.head_count"))},
+      {"num_key_value_heads", architecture.is_hybrid
+                                  ? largest_of_layers(in, "attention.head_count_kv")
+                                  : in.find_integer("attention.head_count_kv")
+                                        .value_or(in.integer("attention.head_count"))},
       {"head_dim", architecture.turning == Turning::beside_latent
                        ? in.integer("rope.dimension_count")
                        : head_size(in)},

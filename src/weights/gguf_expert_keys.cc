@@ -18,10 +18,10 @@ void check_size(const GgufKeys& in, std::string_view name, int64_t value, int64_
     fail("{}: {}: expected 1 to {}, found {}", in.file().path(), in.key(name), most, value);
 }
 
-// The routers of the first and of the last layer that have them say that the file holds as much as
-// its numbers ask for, before anything is made of them.
-void check_routers(const GgufKeys& in, int64_t experts, int64_t first) {
-  for (const int64_t layer : {first, in.integer("block_count") - 1}) {
+// The routers of some layers say that the file holds as much as its numbers ask for, before
+// anything is made of them.
+void check_routers(const GgufKeys& in, int64_t experts, const std::vector<int64_t>& layers) {
+  for (const int64_t layer : layers) {
     const std::string name = fmt::format("blk.{}.ffn_gate_inp.weight", layer);
     const GgufTensor* router = in.tensor(name);
     if (!router) fail("{}: tensor {} is missing", in.file().path(), json::quoted(name));
@@ -31,14 +31,9 @@ void check_routers(const GgufKeys& in, int64_t experts, int64_t first) {
   }
 }
 
-// How many there are and how many a token has, under the name that the family has for the former.
+// In the layers from one on.
 void add_counts(const GgufKeys& in, json::Value& config, const char* name, int64_t first = 0) {
-  const int64_t experts = in.integer("expert_count"), chosen = in.integer("expert_used_count");
-  check_size(in, "expert_count", experts, Routing::kMaxExperts);
-  check_size(in, "expert_used_count", chosen, std::min<int64_t>(experts, Routing::kMaxChosen));
-  check_routers(in, experts, first);
-  config.set(name, experts);
-  config.set("num_experts_per_tok", chosen);
+  add_expert_counts(in, config, name, {first, in.integer("block_count") - 1});
 }
 
 // Of experts that are as wide as a dense layer of the same model would be.
@@ -61,18 +56,23 @@ void add_qwen(const GgufKeys& in, json::Value& config, bool are_renormalised) {
   in.ignore_if("expert_weights_norm", are_renormalised);
 }
 
-// Layers with experts behind some without; groups of experts; a scale behind the choice.
+// Groups of experts; a scale behind the choice.
+void add_choice(const GgufKeys& in, json::Value& config) {
+  const double scale = in.find_number("expert_weights_scale").value_or(0);
+  config.set("routed_scaling_factor", scale == 0 ? 1 : scale);
+  config.set("n_group", std::max<int64_t>(in.find_integer("expert_group_count").value_or(1), 1));
+  config.set("topk_group",
+             std::max<int64_t>(in.find_integer("expert_group_used_count").value_or(1), 1));
+}
+
+// Layers with experts behind some without.
 void add_scaled(const GgufKeys& in, json::Value& config) {
   const int64_t dense = in.find_integer("leading_dense_block_count").value_or(0);
   add_counts(in, config, "n_routed_experts", dense);
   config.set("first_k_dense_replace", dense);
   config.set("moe_intermediate_size", in.integer("expert_feed_forward_length"));
   config.set("n_shared_experts", in.find_integer("expert_shared_count").value_or(0));
-  const double scale = in.find_number("expert_weights_scale").value_or(0);
-  config.set("routed_scaling_factor", scale == 0 ? 1 : scale);
-  config.set("n_group", std::max<int64_t>(in.find_integer("expert_group_count").value_or(1), 1));
-  config.set("topk_group",
-             std::max<int64_t>(in.find_integer("expert_group_used_count").value_or(1), 1));
+  add_choice(in, config);
 }
 
 // A flag that is false where nothing says so.
@@ -137,6 +137,21 @@ void add_latents(const GgufKeys& in, json::Value& config) {
 }
 
 }  // namespace
+
+void add_expert_counts(const GgufKeys& in, json::Value& config, const char* name,
+                       const std::vector<int64_t>& layers) {
+  const int64_t experts = in.integer("expert_count"), chosen = in.integer("expert_used_count");
+  check_size(in, "expert_count", experts, Routing::kMaxExperts);
+  check_size(in, "expert_used_count", chosen, std::min<int64_t>(experts, Routing::kMaxChosen));
+  check_routers(in, experts, layers);
+  config.set(name, experts);
+  config.set("num_experts_per_tok", chosen);
+}
+
+void add_expert_weights(const GgufKeys& in, json::Value& config) {
+  add_choice(in, config);
+  config.set("norm_topk_prob", flag(in, "expert_weights_norm"));
+}
 
 void add_mixtral_experts(const GgufKeys& in, json::Value& config) {
   add_plain(in, config, "num_local_experts", true);

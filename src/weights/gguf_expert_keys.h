@@ -7,6 +7,13 @@
 
 namespace invar {
 
+// How many there are and how many a token has, under the name that the family has for the former;
+// `layers` have routers.
+void add_expert_counts(const GgufKeys& in, json::Value& config, const char* name,
+                       const std::vector<int64_t>& layers);
+// Groups, the scale of weights, and whether they are made to sum to 1.
+void add_expert_weights(const GgufKeys& in, json::Value& config);
+
 void add_mixtral_experts(const GgufKeys& in, json::Value& config);
 void add_qwen2_experts(const GgufKeys& in, json::Value& config);
 void add_qwen3_experts(const GgufKeys& in, json::Value& config);

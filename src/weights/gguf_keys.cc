@@ -56,6 +56,27 @@ std::optional<int64_t> GgufKeys::find_integer(std::string_view name) const {
   return integer;
 }
 
+std::vector<int64_t> GgufKeys::integers(std::string_view name) const {
+  constexpr int64_t kMostLayers = 4096, kMost = 1 << 30;
+  const int64_t layers = integer("block_count");
+  if (layers < 1 || layers > kMostLayers)
+    fail("{}: {}: expected 1 to {}, found {}", file_.path(), key("block_count"), kMostLayers,
+         layers);
+  const json::Value* value = find(name);
+  if (!value || !value->is_array())
+    return std::vector<int64_t>(static_cast<size_t>(layers), integer(name));
+  check_one_for_each_layer(name, value->as_array());
+  std::vector<int64_t> numbers;
+  for (const json::Value& one : value->as_array()) {
+    const auto number = one.to_integer();
+    if (!number || *number < 0 || *number > kMost)
+      fail("{}: {}: expected integers from 0 to 2^30, found {}", file_.path(), key(name),
+           json::excerpt(one));
+    numbers.push_back(*number);
+  }
+  return numbers;
+}
+
 double GgufKeys::number(std::string_view name) const {
   const auto found = find_number(name);
   if (!found) fail("{}: {} is missing", file_.path(), key(name));

@@ -30,6 +30,8 @@ class GgufKeys {
   // Of all layers, where a list has one for each.
   int64_t integer(std::string_view name) const;
   std::optional<int64_t> find_integer(std::string_view name) const;
+  // One for each layer, whether the file has a list or one number for all.
+  std::vector<int64_t> integers(std::string_view name) const;
   double number(std::string_view name) const;
   std::optional<double> find_number(std::string_view name) const;
 

@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "base/error.h"
+#include "weights/gguf_hybrid_keys.h"
 #include "weights/gguf_texts.h"
 
 namespace invar {
@@ -231,7 +232,8 @@ void add_turning(const json::Value& config, const std::string& name, std::vector
 
 std::vector<GgufKey> gguf_model_keys(const json::Value& config, const std::string& where) {
   const json::Value* type = config.find("model_type");
-  const std::string name = gguf_architecture(type ? type->as_string() : "", where);
+  std::string name = gguf_architecture(type ? type->as_string() : "", where);
+  if (name == "nemotron_h" && config.find("n_routed_experts")) name = "nemotron_h_moe";
   std::vector<GgufKey> keys = {{"general.architecture", name},
                                {"general.alignment", 32},
                                {"general.quantization_version", 2}};
@@ -249,7 +251,8 @@ std::vector<GgufKey> gguf_model_keys(const json::Value& config, const std::strin
   add("attention.key_length", "head_dim");
   add("attention.value_length", "head_dim");
   add_turning(config, name, keys);
-  add("attention.layer_norm_rms_epsilon", "rms_norm_eps", Number::f32);
+  for (const char* eps : {"rms_norm_eps", "norm_eps", "layer_norm_epsilon"})
+    add("attention.layer_norm_rms_epsilon", eps, Number::f32);
   add("rope.freq_base", "rope_theta", Number::f32);
   const json::Value* window = config.find("sliding_window");
   const bool must_have_one = name == "gpt-oss" && (!window || window->is_null());
@@ -277,6 +280,7 @@ std::vector<GgufKey> gguf_model_keys(const json::Value& config, const std::strin
   const json::Value *scale = config.find("attention_multiplier"), *size = config.find("head_dim");
   if (scale && size && scale->as_number() != 1 / std::sqrt(size->as_number()))
     add("attention.scale", "attention_multiplier", Number::f32);
+  add_hybrid_keys(config, name, keys);
   return keys;
 }
 

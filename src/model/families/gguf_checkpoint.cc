@@ -16,6 +16,7 @@
 #include "model/families/gguf_places.h"
 #include "model/families/make_model.h"
 #include "model/families/tensors.h"
+#include "numerics/math.h"
 #include "weights/checkpoint_writer.h"
 #include "weights/gguf.h"
 #include "weights/gguf_metadata.h"
@@ -43,7 +44,8 @@ class RenamedSource final : public TensorSource {
     int64_t width = 1;      // elements of a row
     std::vector<Run> runs;  // one behind the other
     std::vector<std::string> names;
-    bool is_minus_one = false;  // 1 is taken away from its elements, exactly
+    bool is_minus_one = false;    // 1 is taken away from its elements, exactly
+    bool is_exponential = false;  // it is -exp of them
   };
 
   RenamedSource(const TensorSource& base, std::map<std::string, Entry, std::less<>> entries)
@@ -75,6 +77,8 @@ class RenamedSource final : public TensorSource {
                       static_cast<size_t>(bytes_of(as, n)));
         else if (entry.is_minus_one)
           read_minus_one(of, at, n, as, to);
+        else if (entry.is_exponential)
+          read_exponentials(of, at, n, as, to);
         else
           base_.read(of, at, n, as, to);
         to += bytes_of(as, n);
@@ -127,6 +131,14 @@ class RenamedSource final : public TensorSource {
         fail("{}: expected 1 + w with w an f32, found {}", base_.where(name), value);
       value = less;
     }
+    convert_elements(values.data(), DType::f32, count, as, out);
+  }
+
+  void read_exponentials(const std::string& name, int64_t first, int64_t count, DType as,
+                         void* out) const {
+    std::vector<float> values(static_cast<size_t>(count));
+    base_.read(name, first, count, DType::f32, values.data());
+    for (float& value : values) value = -math::exp(value);
     convert_elements(values.data(), DType::f32, count, as, out);
   }
 
@@ -213,7 +225,9 @@ Entries entries_of_gguf(const DecoderSpec& spec, const TensorSource& tensors, DT
   for (const StoredTensor& stored : gguf_tensors(spec)) {
     const TensorSpec& tensor = stored.parts[0].of;
     items.push_back({stored.name, stored.name, type_in_gguf(tensor, type)});
-    entries[stored.name] = entry_of(stored, tensors.info(tensor.name).dtype, spec);
+    RenamedSource::Entry& entry = entries[stored.name];
+    entry = entry_of(stored, tensors.info(tensor.name).dtype, spec);
+    entry.is_exponential = stored.parts[0].at.is_exponential;
   }
   return entries;
 }

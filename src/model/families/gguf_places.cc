@@ -66,7 +66,33 @@ constexpr GgufName kNames[] = {
     {TensorRole::embedding_norm, "nextn.enorm.weight"},
     {TensorRole::hidden_norm, "nextn.hnorm.weight"},
     {TensorRole::mtp_head_norm, "nextn.shared_head_norm.weight"},
+    {TensorRole::q_gate, "attn_q.weight"},
+    {TensorRole::recurrent_q, "attn_qkv.weight"},
+    {TensorRole::recurrent_k, "attn_qkv.weight"},
+    {TensorRole::recurrent_v, "attn_qkv.weight"},
+    {TensorRole::recurrent_gate, "attn_gate.weight"},
+    {TensorRole::recurrent_factor, "ssm_ba.weight"},
+    {TensorRole::recurrent_decay, "ssm_ba.weight"},
+    {TensorRole::recurrent_o, "ssm_out.weight"},
+    {TensorRole::conv_q, "ssm_conv1d.weight"},
+    {TensorRole::conv_k, "ssm_conv1d.weight"},
+    {TensorRole::conv_v, "ssm_conv1d.weight"},
+    {TensorRole::conv_q_bias, "ssm_conv1d.bias"},
+    {TensorRole::conv_k_bias, "ssm_conv1d.bias"},
+    {TensorRole::conv_v_bias, "ssm_conv1d.bias"},
+    {TensorRole::decay_bias, "ssm_dt.bias"},
+    {TensorRole::decay_rate, "ssm_a"},
+    {TensorRole::skip, "ssm_d"},
+    {TensorRole::head_norm, "ssm_norm.weight"},
+    {TensorRole::conv_factor, "shortconv.in_proj.weight"},
+    {TensorRole::conv_gate, "shortconv.in_proj.weight"},
+    {TensorRole::conv_input, "shortconv.in_proj.weight"},
+    {TensorRole::conv_tap, "shortconv.conv.weight"},
+    {TensorRole::conv_o, "shortconv.out_proj.weight"},
 };
+
+// All that a state space reads stands in one tensor there.
+constexpr const char* kStateSpaceInputs = "ssm_in.weight";
 
 // Rows of a tensor that begin at some row of another one.
 struct Fused {
@@ -153,12 +179,53 @@ bool is_expert_matrix(TensorRole role) {
 
 // Families whose rows stand as in their directories: what turns in part, and what holds two.
 bool has_rows_of_directories(std::string_view family) {
-  return family == "glm4_moe" || family == "deepseek_v2" || family == "deepseek_v3";
+  return family == "glm4_moe" || family == "deepseek_v2" || family == "deepseek_v3" ||
+         family == "qwen3_next";
 }
 
 bool turns(TensorRole role) {
   return role == TensorRole::q || role == TensorRole::k || role == TensorRole::q_bias ||
          role == TensorRole::k_bias;
+}
+
+bool is_tap(TensorRole role) {
+  return role == TensorRole::conv_q || role == TensorRole::conv_k || role == TensorRole::conv_v ||
+         role == TensorRole::conv_tap;
+}
+
+// Of a layer with a state: rows as in directories, taps as [channels][taps]; a state space's
+// numbers of heads, and the weights of its norm, in two dimensions.
+StoredAt state_place(const DecoderSpec& spec, const TensorSpec& tensor) {
+  const LayerSpec layer = spec.layer(tensor.layer);
+  StoredAt at = family_of(spec).stored(spec, tensor);
+  at.tensor = gguf_name(spec, tensor);
+  at.is_plus_one = false;
+  if (is_tap(tensor.role)) at.shape = {at.shape[0], at.shape[2]};
+  at.is_exponential = tensor.role == TensorRole::decay_rate;
+  if (const RecurrentSpec* r = layer.find<RecurrentSpec>()) {
+    const auto behind = [](int64_t first) { return [=](int64_t row) { return first + row; }; };
+    if (tensor.role == TensorRole::recurrent_q) at.row = behind(0);
+    if (tensor.role == TensorRole::recurrent_k) at.row = behind(r->key_width());
+    if (tensor.role == TensorRole::recurrent_v) at.row = behind(2 * r->key_width());
+    if (tensor.role == TensorRole::recurrent_gate) at.row = {};
+  }
+  if (const StateSpaceSpec* s = layer.find<StateSpaceSpec>()) {
+    const bool is_of_heads =
+        tensor.role == TensorRole::decay_rate || tensor.role == TensorRole::skip;
+    if (is_of_heads) at.shape = {s->heads, 1};
+    if (tensor.role == TensorRole::head_norm) at.shape = {s->groups, s->width() / s->groups};
+  }
+  return at;
+}
+
+bool is_of_state(const DecoderSpec& spec, const TensorSpec& tensor) {
+  if (tensor.layer < 0) return false;
+  const LayerSpec layer = spec.layer(tensor.layer);
+  const bool has_state =
+      layer.find<RecurrentSpec>() || layer.find<StateSpaceSpec>() || layer.find<ShortConvSpec>();
+  return has_state &&
+         (tensor.role == TensorRole::q_gate ||
+          (tensor.role >= TensorRole::recurrent_q && tensor.role <= TensorRole::head_norm));
 }
 
 }  // namespace
@@ -169,8 +236,16 @@ std::string gguf_name(const DecoderSpec& spec, const TensorSpec& tensor) {
   };
   // Of what the feed-forward network reads, by its place behind attention.
   if (tensor.role == TensorRole::post_norm &&
-      (spec.family == "gpt_oss" || spec.family == "glm4_moe"))
+      (spec.family == "gpt_oss" || spec.family == "glm4_moe" || spec.family == "qwen3_next"))
     return in_layer("post_attention_norm.weight");
+  if (tensor.role == TensorRole::post_norm && spec.family == "nemotron_h")  // of a layer's one part
+    return in_layer("attn_norm.weight");
+  if (tensor.role == TensorRole::final_norm && spec.family.starts_with("lfm2"))
+    return "token_embd_norm.weight";
+  const bool is_input =
+      tensor.role >= TensorRole::recurrent_q && tensor.role <= TensorRole::recurrent_decay;
+  if (is_input && spec.layer(tensor.layer).find<StateSpaceSpec>())
+    return in_layer(kStateSpaceInputs);
   const bool is_query =
       tensor.role == TensorRole::still_query || tensor.role == TensorRole::turning_query;
   if (is_query && spec.layer(tensor.layer).attention()->latent->query_rank == 0)
@@ -181,8 +256,8 @@ std::string gguf_name(const DecoderSpec& spec, const TensorSpec& tensor) {
 }
 
 bool has_gguf_neighbours(std::string_view family) {
-  constexpr std::string_view kFamilies[] = {"llama",   "mistral",    "mixtral",
-                                            "granite", "granitemoe", "smollm3"};
+  constexpr std::string_view kFamilies[] = {"llama",   "mistral",    "mixtral", "granitemoehybrid",
+                                            "granite", "granitemoe", "smollm3", "nemotron_h"};
   return std::ranges::find(kFamilies, family) != std::end(kFamilies);
 }
 
@@ -203,6 +278,7 @@ bool is_gguf_router(TensorRole role) {
 }
 
 StoredAt gguf_place(const DecoderSpec& spec, const TensorSpec& tensor) {
+  if (is_of_state(spec, tensor)) return state_place(spec, tensor);
   if (tensor.expert >= 0) return in_stack(spec, tensor);
   StoredAt at{gguf_name(spec, tensor)};
   if (tensor.role == TensorRole::shared_expert_gate) at.shape = {tensor.shape[1]};  // a vector

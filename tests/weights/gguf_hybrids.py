@@ -1,0 +1,283 @@
+"""GGUF files of models with states as llama.cpp's converter makes them of their directories: names, keys and the forms of tensors, by
+the format's rules alone. Nothing here is taken from the program."""
+import json, pathlib, struct
+
+import numpy
+
+BF16, F32 = 30, 0  # as ggml numbers them
+KINDS = {"u32": 4, "i32": 5, "f32": 6, "bool": 7, "text": 8, "list": 9}
+
+
+def read_directory(folder):
+    """Tensors as f32 arrays, and whether each was bf16."""
+    data = (pathlib.Path(folder) / "model.safetensors").read_bytes()
+    size = struct.unpack_from("<Q", data)[0]
+    header, body = json.loads(data[8:8 + size]), data[8 + size:]
+    tensors = {}
+    for name, tensor in header.items():
+        if name == "__metadata__":
+            continue
+        raw = body[slice(*tensor["data_offsets"])]
+        if tensor["dtype"] == "BF16":
+            array = (numpy.frombuffer(raw, "<u2").astype(numpy.uint32) << 16).view(numpy.float32)
+        else:
+            array = numpy.frombuffer(raw, "<f4")
+        tensors[name] = array.reshape(tensor["shape"])
+    return tensors
+
+
+def write_directory(folder, tensors):
+    """The same arrays as one file of bf16, vectors too."""
+    header, body = {}, b""
+    for name, array in tensors.items():
+        raw = (numpy.ascontiguousarray(array).view(numpy.uint32) >> 16).astype("<u2").tobytes()
+        header[name] = {"dtype": "BF16", "shape": list(array.shape), "data_offsets": [len(body), len(body) + len(raw)]}
+        body += raw
+    text = json.dumps(header).encode()
+    text += b" " * (-len(text) % 8)
+    (pathlib.Path(folder) / "model.safetensors").write_bytes(struct.pack("<Q", len(text)) + text + body)
+
+
+def permuted(x, heads):
+    """Rows that turn with each other side by side."""
+    return x.reshape(heads, 2, x.shape[0] // heads // 2, *x.shape[1:]).swapaxes(1, 2).reshape(x.shape)
+
+
+def as_text(value):
+    raw = value.encode()
+    return struct.pack("<Q", len(raw)) + raw
+
+
+def as_value(value):
+    """Its kind, and its bytes."""
+    if isinstance(value, bool):
+        return KINDS["bool"], struct.pack("<?", value)
+    if isinstance(value, int):
+        return KINDS["u32"], struct.pack("<I", value)
+    if isinstance(value, float):
+        return KINDS["f32"], struct.pack("<f", value)
+    if isinstance(value, str):
+        return KINDS["text"], as_text(value)
+    kind = as_value(value[0])[0] if value else KINDS["text"]
+    return KINDS["list"], struct.pack("<IQ", kind, len(value)) + b"".join(as_value(one)[1] for one in value)
+
+
+def write(path, keys, tensors):
+    """tensors: name to array; vectors, routers and whatever is named f32 in f32, matrices in bf16."""
+    out = b"GGUF" + struct.pack("<IQQ", 3, len(tensors), len(keys))
+    for key, value in keys.items():
+        kind, raw = as_value(value)
+        out += as_text(key) + struct.pack("<I", kind) + raw
+    body = b""
+    for name, array in tensors.items():
+        plain = array.ndim == 1 or any(part in name for part in ("ffn_gate_inp", "ssm_a", "ssm_d", "conv", "ssm_norm"))
+        plain = plain and "_proj" not in name
+        raw = array.astype("<f4").tobytes() if plain else (array.view(numpy.uint32) >> 16).astype("<u2").tobytes()
+        shape = array.shape[::-1]
+        out += as_text(name) + struct.pack("<I", len(shape)) + struct.pack(f"<{len(shape)}Q", *shape)
+        out += struct.pack("<IQ", F32 if plain else BF16, len(body))
+        body += raw + b"\0" * (-len(raw) % 32)
+    pathlib.Path(path).write_bytes(out + b"\0" * (-len(out) % 32) + body)
+
+
+class Converted:
+    """A directory as the keys and tensors of a file."""
+
+    def __init__(self, folder):
+        self.folder = pathlib.Path(folder)
+        self.config = json.loads((self.folder / "config.json").read_text())
+        self.hf = read_directory(folder)
+        self.tensors = {}
+        make = {"lfm2": self.lfm2, "lfm2_moe": self.lfm2, "granitemoehybrid": self.granite, "nemotron_h": self.nemotron,
+                "qwen3_next": self.qwen}[self.config["model_type"]]
+        self.name, own = make()
+        c = self.config
+        sizes = {"block_count": c["num_hidden_layers"], "context_length": c["max_position_embeddings"],
+                 "embedding_length": c["hidden_size"], "attention.head_count": c["num_attention_heads"]}
+        eps = next(c[key] for key in ("rms_norm_eps", "norm_eps", "layer_norm_epsilon") if key in c)
+        sizes["attention.layer_norm_rms_epsilon"] = float(eps)
+        if "rope_theta" in c:
+            sizes["rope.freq_base"] = float(c["rope_theta"])
+        self.keys = {"general.architecture": self.name} | {f"{self.name}.{key}": value for key, value in (sizes | own).items()}
+        self.keys |= self.tokenizer()
+
+    def tokenizer(self):
+        text = (self.folder / "tokenizer.json").read_text()
+        said = json.loads(text)
+        vocab = said["model"]["vocab"] | {added["content"]: added["id"] for added in said["added_tokens"]}
+        tokens = [f"[PAD{i}]" for i in range(self.config["vocab_size"])]
+        for token, i in vocab.items():
+            tokens[i] = token
+        return {"tokenizer.ggml.model": "gpt2", "tokenizer.ggml.pre": "qwen2", "tokenizer.ggml.tokens": tokens,
+                "tokenizer.huggingface.json": text, "tokenizer.ggml.eos_token_id": self.config["eos_token_id"]}
+
+    def put(self, name, array):
+        self.tensors[name] = numpy.ascontiguousarray(array, dtype=numpy.float32)
+
+    def outside(self, embedding="model.embed_tokens", norm="model.norm", norm_there="output_norm"):
+        self.put("token_embd.weight", self.hf[embedding + ".weight"])
+        self.put(norm_there + ".weight", self.hf[norm + ".weight"])
+        if "lm_head.weight" in self.hf:
+            self.put("output.weight", self.hf["lm_head.weight"])
+
+    def layers(self, prefix="model.layers."):
+        for i in range(self.config["num_hidden_layers"]):
+            at = f"{prefix}{i}."
+            yield i, {name[len(at):]: value for name, value in self.hf.items() if name.startswith(at)}
+
+    def experts(self, i, own, at, names):
+        """Those that stand one by one in the directory, in stacks."""
+        count = 1 + max(int(name[len(at):].split(".")[0]) for name in own if name.startswith(at))
+        for here, there in names.items():
+            self.put(f"blk.{i}.ffn_{there}_exps.weight", numpy.stack([own[f"{at}{e}.{here}.weight"] for e in range(count)]))
+
+    def state_space(self, i, own, at, groups):
+        self.put(f"blk.{i}.ssm_in.weight", own[at + "in_proj.weight"])
+        self.put(f"blk.{i}.ssm_conv1d.weight", own[at + "conv1d.weight"].squeeze())
+        if at + "conv1d.bias" in own:
+            self.put(f"blk.{i}.ssm_conv1d.bias", own[at + "conv1d.bias"])
+        self.put(f"blk.{i}.ssm_dt.bias", own[at + "dt_bias"])
+        self.put(f"blk.{i}.ssm_a", -numpy.exp(own[at + "A_log"]).reshape(-1, 1))
+        self.put(f"blk.{i}.ssm_d", own[at + "D"].reshape(-1, 1))
+        self.put(f"blk.{i}.ssm_norm.weight", own[at + "norm.weight"].reshape(groups, -1))
+        self.put(f"blk.{i}.ssm_out.weight", own[at + "out_proj.weight"])
+
+    def permuted_attention(self, i, own, at):
+        c = self.config
+        for name, there, heads in (("q_proj", "attn_q", c["num_attention_heads"]), ("k_proj", "attn_k", c["num_key_value_heads"])):
+            self.put(f"blk.{i}.{there}.weight", permuted(own[f"{at}{name}.weight"], heads))
+        self.put(f"blk.{i}.attn_v.weight", own[at + "v_proj.weight"])
+        self.put(f"blk.{i}.attn_output.weight", own[at + "o_proj.weight"])
+
+    def lfm2(self):
+        c, has_experts = self.config, self.config["model_type"] == "lfm2_moe"
+        names = {"operator_norm": "attn_norm", "ffn_norm": "ffn_norm", "self_attn.q_proj": "attn_q", "self_attn.k_proj": "attn_k",
+                 "self_attn.v_proj": "attn_v", "self_attn.out_proj": "attn_output", "self_attn.q_layernorm": "attn_q_norm",
+                 "self_attn.k_layernorm": "attn_k_norm", "conv.in_proj": "shortconv.in_proj", "conv.out_proj": "shortconv.out_proj",
+                 "feed_forward.w1": "ffn_gate", "feed_forward.w3": "ffn_up", "feed_forward.w2": "ffn_down",
+                 "feed_forward.gate": "ffn_gate_inp"}
+        self.outside(norm="model.embedding_norm", norm_there="token_embd_norm")
+        for i, own in self.layers():
+            for here, there in names.items():
+                if here + ".weight" in own:
+                    self.put(f"blk.{i}.{there}.weight", own[here + ".weight"])
+            if "conv.conv.weight" in own:
+                self.put(f"blk.{i}.shortconv.conv.weight", own["conv.conv.weight"].squeeze(1))
+            if "feed_forward.expert_bias" in own:
+                self.put(f"blk.{i}.exp_probs_b.bias", own["feed_forward.expert_bias"])
+                self.experts(i, own, "feed_forward.experts.", {"w1": "gate", "w3": "up", "w2": "down"})
+        kv = [c["num_key_value_heads"] if kind == "full_attention" else 0 for kind in c["layer_types"]]
+        keys = {"attention.head_count_kv": kv, "shortconv.l_cache": c["conv_L_cache"], "vocab_size": c["vocab_size"],
+                "feed_forward_length": c["intermediate_size"]}
+        if has_experts:
+            keys |= {"expert_count": c["num_experts"], "expert_used_count": c["num_experts_per_tok"], "expert_gating_func": 2,
+                     "expert_feed_forward_length": c["moe_intermediate_size"], "leading_dense_block_count": c["num_dense_layers"]}
+        return "lfm2moe" if has_experts else "lfm2", keys
+
+    def granite(self):
+        c, count = self.config, self.config["num_local_experts"]
+        self.outside()
+        for i, own in self.layers():
+            self.put(f"blk.{i}.attn_norm.weight", own["input_layernorm.weight"])
+            self.put(f"blk.{i}.ffn_norm.weight", own["post_attention_layernorm.weight"])
+            if "mamba.in_proj.weight" in own:
+                self.state_space(i, own, "mamba.", c["mamba_n_groups"])
+            else:
+                self.permuted_attention(i, own, "self_attn.")
+            shared = "_shexp" if count else ""
+            gate, up = numpy.split(own["shared_mlp.input_linear.weight"], 2)
+            self.put(f"blk.{i}.ffn_gate{shared}.weight", gate)
+            self.put(f"blk.{i}.ffn_up{shared}.weight", up)
+            self.put(f"blk.{i}.ffn_down{shared}.weight", own["shared_mlp.output_linear.weight"])
+            if count:
+                gate, up = numpy.split(own["block_sparse_moe.input_linear.weight"], 2, axis=1)
+                self.put(f"blk.{i}.ffn_gate_exps.weight", gate)
+                self.put(f"blk.{i}.ffn_up_exps.weight", up)
+                self.put(f"blk.{i}.ffn_down_exps.weight", own["block_sparse_moe.output_linear.weight"])
+                self.put(f"blk.{i}.ffn_gate_inp.weight", own["block_sparse_moe.router.layer.weight"])
+        kv = [c["num_key_value_heads"] if kind == "attention" else 0 for kind in c["layer_types"]]
+        keys = {"attention.head_count_kv": kv, "feed_forward_length": c["intermediate_size"],
+                "expert_shared_feed_forward_length": c["shared_intermediate_size"], "rope.scaling.finetuned": False,
+                "embedding_scale": float(c["embedding_multiplier"]), "residual_scale": float(c["residual_multiplier"]),
+                "logit_scale": float(c["logits_scaling"]), "attention.scale": float(c["attention_multiplier"]),
+                "ssm.conv_kernel": c["mamba_d_conv"], "ssm.state_size": c["mamba_d_state"], "ssm.group_count": c["mamba_n_groups"],
+                "ssm.inner_size": c["mamba_n_heads"] * c["mamba_d_head"], "ssm.time_step_rank": c["mamba_n_heads"]}
+        if count:
+            keys |= {"expert_count": count, "expert_used_count": c["num_experts_per_tok"]}
+        return "granitehybrid", keys
+
+    def nemotron(self):
+        c, has_experts = self.config, "n_routed_experts" in self.config
+        self.outside("backbone.embeddings", "backbone.norm_f")
+        for i, own in self.layers("backbone.layers."):
+            self.put(f"blk.{i}.attn_norm.weight", own["norm.weight"])
+            if "mixer.in_proj.weight" in own:
+                self.state_space(i, own, "mixer.", c["n_groups"])
+            elif "mixer.q_proj.weight" in own:
+                self.permuted_attention(i, own, "mixer.")
+            elif "mixer.gate.weight" in own:
+                self.put(f"blk.{i}.ffn_gate_inp.weight", own["mixer.gate.weight"])
+                self.put(f"blk.{i}.exp_probs_b.bias", own["mixer.gate.e_score_correction_bias"])
+                self.experts(i, own, "mixer.experts.", {"up_proj": "up", "down_proj": "down"})
+                self.put(f"blk.{i}.ffn_up_shexp.weight", own["mixer.shared_experts.up_proj.weight"])
+                self.put(f"blk.{i}.ffn_down_shexp.weight", own["mixer.shared_experts.down_proj.weight"])
+            else:
+                self.put(f"blk.{i}.ffn_up.weight", own["mixer.up_proj.weight"])
+                self.put(f"blk.{i}.ffn_down.weight", own["mixer.down_proj.weight"])
+        kinds = c["layers_block_type"]
+        width = c["moe_intermediate_size"] if has_experts else c["intermediate_size"]
+        keys = {"attention.head_count_kv": [c["num_key_value_heads"] if kind == "attention" else 0 for kind in kinds],
+                "feed_forward_length": [width if kind == ("moe" if has_experts else "mlp") else 0 for kind in kinds],
+                "attention.key_length": c["head_dim"], "attention.value_length": c["head_dim"], "rope.scaling.finetuned": False,
+                "rope.dimension_count": c["hidden_size"] // c["num_attention_heads"],
+                "ssm.conv_kernel": c["conv_kernel"], "ssm.state_size": c["ssm_state_size"], "ssm.group_count": c["n_groups"],
+                "ssm.inner_size": c["mamba_num_heads"] * c["mamba_head_dim"], "ssm.time_step_rank": c["mamba_num_heads"]}
+        if has_experts:
+            keys |= {"expert_count": c["n_routed_experts"], "expert_used_count": c["num_experts_per_tok"],
+                     "expert_feed_forward_length": c["moe_intermediate_size"], "expert_shared_count": c["n_shared_experts"],
+                     "expert_shared_feed_forward_length": c["moe_shared_expert_intermediate_size"],
+                     "expert_weights_norm": c["norm_topk_prob"], "expert_weights_scale": float(c["routed_scaling_factor"]),
+                     "expert_group_count": c["n_group"]}
+        return "nemotron_h_moe" if has_experts else "nemotron_h", keys
+
+    def qwen(self):
+        c = self.config
+        self.outside()
+        self.tensors["output_norm.weight"] += 1
+        K, V = c["linear_num_key_heads"], c["linear_num_value_heads"]
+        R, W = c["linear_key_head_dim"], c["linear_value_head_dim"]
+        for i, own in self.layers():
+            at = f"blk.{i}."
+            self.put(at + "attn_norm.weight", own["input_layernorm.weight"] + 1)
+            self.put(at + "post_attention_norm.weight", own["post_attention_layernorm.weight"] + 1)
+            if "linear_attn.in_proj_qkvz.weight" in own:
+                heads = own["linear_attn.in_proj_qkvz.weight"].reshape(K, 2 * R + 2 * V // K * W, -1)
+                q, k, v, z = numpy.split(heads, [R, 2 * R, 2 * R + V // K * W], axis=1)
+                rows = lambda x: x.reshape(-1, c["hidden_size"])
+                self.put(at + "attn_qkv.weight", numpy.concatenate([rows(q), rows(k), rows(v)]))
+                self.put(at + "attn_gate.weight", rows(z))
+                self.put(at + "ssm_ba.weight", own["linear_attn.in_proj_ba.weight"])
+                self.put(at + "ssm_conv1d.weight", own["linear_attn.conv1d.weight"].squeeze())
+                self.put(at + "ssm_dt.bias", own["linear_attn.dt_bias"])
+                self.put(at + "ssm_a", -numpy.exp(own["linear_attn.A_log"]))
+                self.put(at + "ssm_norm.weight", own["linear_attn.norm.weight"])
+                self.put(at + "ssm_out.weight", own["linear_attn.out_proj.weight"])
+            else:
+                for name in "qkv":
+                    self.put(f"{at}attn_{name}.weight", own[f"self_attn.{name}_proj.weight"])
+                self.put(at + "attn_output.weight", own["self_attn.o_proj.weight"])
+                self.put(at + "attn_q_norm.weight", own["self_attn.q_norm.weight"] + 1)
+                self.put(at + "attn_k_norm.weight", own["self_attn.k_norm.weight"] + 1)
+            self.experts(i, own, "mlp.experts.", {"gate_proj": "gate", "up_proj": "up", "down_proj": "down"})
+            self.put(at + "ffn_gate_inp.weight", own["mlp.gate.weight"])
+            self.put(at + "ffn_gate_inp_shexp.weight", own["mlp.shared_expert_gate.weight"].reshape(-1))
+            for name in ("gate", "up", "down"):
+                self.put(f"{at}ffn_{name}_shexp.weight", own[f"mlp.shared_expert.{name}_proj.weight"])
+        keys = {"attention.head_count_kv": c["num_key_value_heads"], "feed_forward_length": c["intermediate_size"],
+                "attention.key_length": c["head_dim"], "attention.value_length": c["head_dim"],
+                "rope.dimension_count": int(c["head_dim"] * c["partial_rotary_factor"]), "expert_count": c["num_experts"],
+                "expert_used_count": c["num_experts_per_tok"], "expert_feed_forward_length": c["moe_intermediate_size"],
+                "expert_shared_feed_forward_length": c["shared_expert_intermediate_size"], "full_attention_interval": 4,
+                "ssm.conv_kernel": c["linear_conv_kernel_dim"], "ssm.state_size": R, "ssm.group_count": K,
+                "ssm.time_step_rank": V, "ssm.inner_size": V * W}
+        return "qwen3next", keys

@@ -1,0 +1,121 @@
+#!/usr/bin/env python3
+"""GGUF files of models with states. A file that gguf_hybrids.py makes of a directory by the format's rules has the directory's logits, and
+so has one that `invar convert --gguf bf16` writes; one of q8_0 has those of the directory that it stands for. Files whose lists and
+tensors do not fit get a sentence. Usage: gguf_hybrids_test.py INVAR [--control]; the control changes one number of each file,
+and expects other logits."""
+import json, pathlib, subprocess, sys, tempfile
+
+from gguf_hybrids import Converted, read_directory, write, write_directory
+
+INVAR, CONTROL = sys.argv[1], "--control" in sys.argv
+SHAPE = ["--preset", "tiny", "--hidden", "256", "--max-positions", "512"]
+# A family, its layers, and the one that is left out.
+MODELS = [("lfm2", 4, None), ("lfm2_moe", 4, None), ("granitemoehybrid", 4, None), ("nemotron_h", 3, None), ("nemotron_h", 4, 1),
+          ("qwen3_next", 4, None)]
+TEXT = "The order of every sum is fixed once, as a small tree. " * 3
+
+
+def run(*words):
+    done = subprocess.run([INVAR, *map(str, words)], capture_output=True, text=True, timeout=300)
+    return json.loads(done.stdout) if done.returncode == 0 and "--json" in words else done.stdout + done.stderr.strip()
+
+
+def answer(model, *flags):
+    made = run("generate", model, "--max-model-len", 256, "--max-tokens", 4, "--ignore-eos", "-p", TEXT, *flags, "--json")
+    return made["logits_hash"] if isinstance(made, dict) else made
+
+
+def check_written(family, made, folder):
+    """What convert writes, in bf16 and in blocks, beside the directories that the files stand for."""
+    for kind in ("bf16", "q8_0"):
+        said = run("convert", made, folder / f"{kind}.gguf", "--gguf", kind)
+        if not (folder / f"{kind}.gguf").exists():
+            print(f"{family}: {said}")
+            return 1
+    run("convert", folder / "q8_0.gguf", folder / "twin", "--dequantize")
+    made, bf16, blocks, twin = (answer(path) for path in (made, *(folder / name for name in ("bf16.gguf", "q8_0.gguf", "twin"))))
+    others = [answer(folder / "q8_0.gguf", "--isa", isa) for isa in ("scalar", "avx2")]
+    good = made == bf16 != blocks == twin and set(others) == {blocks} and len(blocks) == 64
+    print(f"{family}, written: {'equal' if good else (made, bf16, blocks, twin, others)}", flush=True)
+    return not good
+
+
+def check_made(family, made, folder):
+    """What the format's rules make of the directory; with the control one number is another."""
+    found = Converted(made)
+    if CONTROL:
+        name = next(name for name in found.tensors if name.endswith(("ssm_a", "shortconv.conv.weight")))
+        found.tensors[name].reshape(-1)[1] *= 1.5
+    write(folder / "made.gguf", found.keys, found.tensors)
+    expected, here = answer(made), answer(folder / "made.gguf")
+    print(f"{family}, {found.name}: {expected[:16]} {here if len(here) != 64 else here[:16]}", flush=True)
+    return here != expected or len(here) != 64
+
+
+def without_layer(number, made, folder):
+    """The same without one layer: a file's network layers are of one kind."""
+    config = json.loads((made / "config.json").read_text())
+    del config["layers_block_type"][number]
+    config["num_hidden_layers"] -= 1
+    tensors = {}
+    for name, value in read_directory(made).items():
+        parts = name.split(".")
+        if parts[1] == "layers":
+            if int(parts[2]) == number:
+                continue
+            parts[2] = str(int(parts[2]) - (int(parts[2]) > number))
+        tensors[".".join(parts)] = value
+    folder.mkdir()
+    for path in made.iterdir():
+        if path.suffix != ".safetensors":
+            (folder / path.name).write_bytes(path.read_bytes())
+    (folder / "config.json").write_text(json.dumps(config))
+    write_directory(folder, tensors)
+    return folder
+
+
+def check_refusals(made, folder):
+    """Lists and tensors that do not fit."""
+    found, faults = Converted(made), 0
+    name = found.name
+    cases = [({f"{name}.attention.head_count_kv": [4, 0]}, {}, f"{name}.attention.head_count_kv: expected one for each of 3 layers, found 2"),
+             ({f"{name}.ssm.group_count": None}, {}, f"{name}.ssm.group_count is missing"),
+             ({f"{name}.ssm.time_step_rank": 7}, {}, f"{name}.ssm.time_step_rank: expected a number that divides"),
+             ({f"{name}.moe_latent_size": 64}, {}, f"{name}.moe_latent_size"),
+             ({}, {"blk.0.ssm_a": None}, '"blk.0.ssm_a" is missing'),
+             ({}, {"blk.0.ssm_a": -found.tensors["blk.0.ssm_a"]}, "expected numbers below 0, found"),
+             ({}, {"blk.0.ssm_conv1d.weight": found.tensors["blk.0.ssm_conv1d.weight"][:, :3]}, "expected shape")]
+    for keys, tensors, sentence in cases:
+        said = {key: value for key, value in (found.keys | keys).items() if value is not None}
+        of = {key: value for key, value in (found.tensors | tensors).items() if value is not None}
+        write(folder / "broken.gguf", said, of)
+        here = answer(folder / "broken.gguf")
+        good = sentence in here and len(here.splitlines()) == 1
+        faults += not good
+        if not good:
+            print(f"expected {sentence!r}, found {here!r}")
+    return faults
+
+
+def main():
+    faults = 0
+    for family, layers, left_out in MODELS:
+        with tempfile.TemporaryDirectory() as scratch:
+            folder = pathlib.Path(scratch)
+            said = run("make-model", folder / "first", *SHAPE, "--family", family, "--layers", layers)
+            made = folder / "first"
+            if not (made / "config.json").exists():
+                sys.exit(said)
+            if left_out is not None:
+                made = without_layer(left_out, made, folder / "second")
+            faults += check_made(family, made, folder)
+            if CONTROL:
+                continue
+            faults += check_written(family, made, folder)
+            if left_out is not None:
+                faults += check_refusals(made, folder)
+    print(f"{faults} faults")
+    sys.exit(faults != len(MODELS) if CONTROL else faults > 0)
+
+
+main()
