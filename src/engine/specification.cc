@@ -62,8 +62,17 @@ const char* name_of(NormPlace norms) {
 }
 
 const char* name_of(ExpertScore score) {
-  if (score == ExpertScore::softmax) return "softmax";
-  return score == ExpertScore::sigmoid ? "sigmoid" : "softmax_of_chosen";
+  switch (score) {
+    case ExpertScore::softmax:
+      return "softmax";
+    case ExpertScore::sigmoid:
+      return "sigmoid";
+    case ExpertScore::softmax_of_chosen:
+      return "softmax_of_chosen";
+    case ExpertScore::sigmoid_of_chosen:
+      return "sigmoid_of_chosen";
+  }
+  return "";
 }
 
 const char* name_of(Nonlinearity curve) {
@@ -103,6 +112,7 @@ json::Value experts_json(const ExpertsSpec& experts) {
   if (experts.has_biases) object.set("biases", true);
   if (experts.curve != Nonlinearity::silu) object.set("curve", name_of(experts.curve));
   if (!experts.is_gated) object.set("ungated", true);
+  if (experts.weighs_inputs) object.set("weighs_inputs", true);
   return object;
 }
 
@@ -121,6 +131,14 @@ void add(json::Value& object, const AttentionSpec& attention) {
   if (attention.score_cap != 0) object.set("score_cap", bits_of(attention.score_cap));
   if (attention.has_sinks) object.set("sinks", true);
   if (attention.has_output_gate) object.set("output_gate", true);
+  if (attention.kv_heads > 0) object.set("num_key_value_heads", attention.kv_heads);
+  if (attention.value_dim > 0) object.set("value_dim", attention.value_dim);
+  if (attention.value_scale != 1) object.set("value_scale", bits_of(double{attention.value_scale}));
+  if (attention.chunk > 0) object.set("chunk", attention.chunk);
+  if (attention.has_unit_heads) object.set("unit_heads", true);
+  if (const auto& growth = attention.growth)
+    object.set("growth",
+               json::Object{{"scale", bits_of(growth->scale)}, {"step", bits_of(growth->step)}});
 }
 
 void add(json::Value& object, const RecurrentSpec& recurrent) {
@@ -143,15 +161,18 @@ void add(json::Value& object, const ShortConvSpec& conv) {
 }
 
 void add(json::Value& object, const StateSpaceSpec& s) {
-  object.set("state_space", json::Object{{"groups", s.groups},
-                                         {"heads", s.heads},
-                                         {"state_size", s.state_size},
-                                         {"head_size", s.head_size},
-                                         {"taps", s.taps},
-                                         {"norm_groups", s.norm_groups},
-                                         {"conv_bias", s.conv_bias},
-                                         {"least_step", bits_of(double{s.least_step})},
-                                         {"most_step", bits_of(double{s.most_step})}});
+  json::Value own = json::Object{{"groups", s.groups},
+                                 {"heads", s.heads},
+                                 {"state_size", s.state_size},
+                                 {"head_size", s.head_size},
+                                 {"taps", s.taps},
+                                 {"norm_groups", s.norm_groups},
+                                 {"conv_bias", s.conv_bias},
+                                 {"least_step", bits_of(double{s.least_step})},
+                                 {"most_step", bits_of(double{s.most_step})}};
+  if (s.norm_first) own.set("norm_first", true);
+  if (s.is_beside) own.set("beside", true);
+  object.set("state_space", std::move(own));
 }
 
 void add(json::Value& object, const DenseFfnSpec& ffn) {
@@ -180,6 +201,19 @@ json::Value layer_json(const LayerSpec& layer) {
   return object;
 }
 
+json::Value multipliers_json(const MultiplierSpec& m) {
+  json::Value object = json::Object{};
+  const std::pair<const char*, double> numbers[] = {
+      {"attention_in", m.attention_in},   {"key", m.key},
+      {"attention_out", m.attention_out}, {"state_in", m.state_in},
+      {"state_out", m.state_out},         {"state_gate", m.state_gate},
+      {"state_value", m.state_value},     {"state_key", m.state_key},
+      {"state_query", m.state_query},     {"state_step", m.state_step},
+      {"ffn_gate", m.ffn_gate},           {"ffn_down", m.ffn_down}};
+  for (const auto& [name, value] : numbers) object.set(name, bits_of(value));
+  return object;
+}
+
 // What the first four families have none of.
 json::Value choices_json(const DecoderSpec& spec) {
   json::Value object = json::Object{};
@@ -196,6 +230,7 @@ json::Value choices_json(const DecoderSpec& spec) {
       {"logits_cap", spec.logits_cap, 0}};
   for (const auto& [name, value, usual] : numbers)
     if (value != usual) object.set(name, bits_of(value));
+  if (const auto& m = spec.multipliers) object.set("multipliers", multipliers_json(*m));
   return object;
 }
 

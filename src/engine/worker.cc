@@ -10,9 +10,24 @@ namespace invar {
 
 namespace {
 
+// What is computed on CPUs alone.
+void expect_gpu_parts(const DecoderSpec& spec, const std::string& device) {
+  for (const LayerSpec& layer : spec.layer_specs) {
+    const AttentionSpec* attention = layer.attention();
+    const char* what = nullptr;
+    if (attention && attention->chunk > 0) what = "attention by chunks";
+    if (attention && (attention->value_dim > 0 || attention->value_scale != 1))
+      what = "attention whose values are not as its keys";
+    if (layer.experts() && layer.experts()->weighs_inputs)
+      what = "experts whose weights multiply what they read";
+    if (what) fail_usage("{} ({}): expected the device cpu, found {}", what, spec.family, device);
+  }
+}
+
 // Of a GPU for what the options ask, or one sentence about why not.
 Kernels gpu_kernels(const ModelDescription& model, Device& device) {
   const ModelOptions& options = model.options;
+  expect_gpu_parts(model.spec(), options.device);
   if (options.instruction_set != "auto")
     fail_usage("the instruction set {} was asked for and the device is {}", options.instruction_set,
                options.device);

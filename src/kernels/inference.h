@@ -150,6 +150,16 @@ struct QkvParams {
                      // fails)
 };
 
+// Values of fewer elements than keys, where `qkv` reads them: each times `scale`, then zeros.
+struct PlaceValuesParams {
+  const float* x;  // [T][heads * width]
+  int64_t rows;
+  int32_t heads, width, head_dim;
+  float scale;
+  float* out;  // [T][heads * head_dim]
+  int64_t out_stride;
+};
+
 // The product of q, k and v weights and then `qkv`, one head after the other, so that of the
 // product only a head at a time exists: it never leaves the core's cache. Shares are key/value
 // heads with their queries, or with many rows some of the rows. E is a multiple of 16.
@@ -180,7 +190,8 @@ struct SharedPrefix {
 };
 
 // Attention by slot, numerics 4. Row t reads the blocks of block table table_of[t]; slots after
-// its position are invalid, and with window > 0 also slots <= position - window.
+// its position are invalid, with window > 0 also slots <= position - window, and with chunk > 0
+// also those before the last multiple of `chunk` that is not above the position.
 struct AttentionParams {
   const bf16_t* q;  // [T][H][round_up(E, 32)]; f32 where the cache is
   int64_t rows;
@@ -210,6 +221,7 @@ struct AttentionParams {
   double score_scale = 0;
   float score_cap = 0;           // scores are cap * tanh(score / cap); 0: as they are
   const float* sinks = nullptr;  // [H] or null: of each head one more split (numerics 4.1)
+  int32_t chunk = 0;             // 0: none; on a GPU there is none
 };
 
 // How scores become exponents of 2 (numerics 4.1): d stays as it is, or with a cap it becomes
@@ -227,9 +239,14 @@ inline ScoreScale score_scale(const AttentionParams& p) {
   return {static_cast<float>(kLog2e * cap), static_cast<float>(2 * scale / cap)};
 }
 
-// The first slot that row t sees.
+// The first slot that a position sees.
+constexpr int32_t first_slot(int32_t position, int32_t window, int32_t chunk) {
+  const int32_t of_chunk = chunk > 0 ? position - position % chunk : 0;
+  const int32_t of_window = window > 0 && position >= window ? position - window + 1 : 0;
+  return of_window > of_chunk ? of_window : of_chunk;
+}
 constexpr int32_t first_slot(const AttentionParams& p, int64_t t) {
-  return p.window > 0 && p.positions[t] >= p.window ? p.positions[t] - p.window + 1 : 0;
+  return first_slot(p.positions[t], p.window, p.chunk);
 }
 
 // `qkv` and then attention, of rows none of which reads the key or the value of another one: then a
@@ -326,6 +343,7 @@ struct LoadSlotsParams {
   const int32_t* positions;  // [T]
   const int32_t* table_of;   // [T], rows of one table stand together
   const int32_t* const* tables;
+  int32_t chunk = 0;
 };
 
 struct CopySlotsParams {
@@ -414,6 +432,15 @@ struct GatherRowsParams {
   int32_t experts;
   int64_t most_rows;  // a bound of begin[experts]
   Activation out;     // [T * C][K]
+};
+
+// out[j] = act(out[j] * w) where pair j has the weight w, which becomes 1 then: of weights that
+// multiply what experts read. Of the rows that were gathered; the others' weights become 1, too.
+struct WeighRowsParams {
+  GatherRowsParams of;
+  const int32_t* place;  // [T * C]
+  float* weights;        // [T * C]
+  int64_t pairs;         // T * C
 };
 
 // A product for each of several experts: rows begin[e] .. begin[e + 1] of x and y by matrix e.
@@ -549,6 +576,9 @@ struct Kernels {
   Operation<RouteParams> route;
   Operation<SortRowsParams> sort_rows;
   Operation<GatherRowsParams> gather_rows;
+  // Null where they are not computed.
+  Operation<WeighRowsParams> weigh_rows = nullptr;
+  Operation<PlaceValuesParams> place_values = nullptr;
   Operation<ExpertMatmulParams> expert_matmul;
   Operation<ExpertGatedMatmulParams> expert_gated_matmul;
   Operation<CombineParams> combine;

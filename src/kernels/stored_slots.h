@@ -18,8 +18,7 @@ void for_each_stored_leaf(const LoadSlotsParams& p, Part share, Use use) {
     int64_t lowest = p.positions[row], highest = 0;
     for (next = row; next < p.rows && p.table_of[next] == p.table_of[row]; ++next) {
       const int64_t last = p.positions[next];
-      const int64_t first = p.window > 0 ? std::max<int64_t>(0, last - p.window + 1) : 0;
-      lowest = std::min(lowest, first);
+      lowest = std::min<int64_t>(lowest, first_slot(p.positions[next], p.window, p.chunk));
       highest = std::max(highest, last);
     }
     const int32_t* table = p.tables[p.table_of[row]];

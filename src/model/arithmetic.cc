@@ -8,9 +8,10 @@ namespace invar {
 
 int attention_output_split_k(const DecoderSpec& spec) {
   const AttentionSpec* first = spec.first<AttentionSpec>();
-  const bool is_latent = first && first->latent;
-  return orders::row_parallel_runs(
-      is_latent ? spec.heads * first->latent->value : spec.query_width(), spec.heads);
+  int value = spec.head_dim;
+  if (first && first->value_dim) value = first->value_dim;
+  if (first && first->latent) value = first->latent->value;
+  return orders::row_parallel_runs(spec.heads * value, spec.heads);
 }
 
 int recurrent_output_split_k(const RecurrentSpec& spec) {
@@ -26,7 +27,8 @@ int conv_output_split_k(const DecoderSpec& spec) {
 }
 
 int state_space_output_split_k(const StateSpaceSpec& spec) {
-  return orders::row_parallel_runs(spec.width(), spec.norm_groups);
+  return orders::row_parallel_runs(spec.width(),
+                                   spec.norm_groups > 0 ? spec.norm_groups : spec.groups);
 }
 
 int down_split_k(int ffn_width) {

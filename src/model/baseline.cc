@@ -55,7 +55,7 @@ void Attention::attend(const Decoder& decoder, const AttentionParams& whole, Ran
   PartialAttentionParams part{
       .of = whole, .begin = range.begin.data(), .max = range.max.data(), .sum = range.sum.data()};
   part.of.positions = range.last.data();
-  part.of.window = 0;                              // it is in `begin`
+  part.of.window = part.of.chunk = 0;              // they are in `begin`
   if (&range == &early_) part.of.sinks = nullptr;  // once, behind the others
   part.of.out = {range.out.data(), DType::f32, stride};
   decoder.run(decoder.kernels.partial_attention, part);

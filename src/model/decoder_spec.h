@@ -53,6 +53,7 @@ constexpr bool is_after(NormPlace norms) {
 enum class PartRole {
   join,     // makes the stream that the others read
   mixer,    // rows read earlier rows of their sequence
+  beside,   // another mixer, which reads what the first one reads
   network,  // each row for itself
 };
 
@@ -89,15 +90,28 @@ struct LatentSpec {
 };
 inline constexpr int kMaxHeadDim = 576;
 
+// How queries of later positions grow: by 1 + scale * log(1 + floor((position + 1) / step)).
+struct GrowthSpec {
+  double scale = 0, step = 1;
+
+  bool operator==(const GrowthSpec&) const = default;
+};
+
 struct AttentionSpec {
   static constexpr PartRole kRole = PartRole::mixer;
   int window = 0;  // a query at p sees keys j with p - window < j <= p; 0 = all of them
+  int chunk = 0;   // Llama 4: a query sees keys of its own run of so many positions; 0 = all
   std::optional<RopeSpec> rope = RopeSpec{};  // none: queries and keys are not rotated
   NormPlace norms = NormPlace::before;
   double score_scale = 0;        // Gemma, Granite: what scores are multiplied by; 0: 1 / sqrt(E)
   float score_cap = 0;           // Gemma 2: scores are cap * tanh(score / cap); 0: as they are
   bool has_output_gate = false;  // Qwen3-Next: what it gives is multiplied by a logistic function
-  bool has_sinks = false;  // gpt_oss: a number of each head joins its softmax, without a value
+  bool has_sinks = false;       // gpt_oss: a number of each head joins its softmax, without a value
+  bool has_unit_heads = false;  // Llama 4: heads of q and k have a norm without weights, turned
+  std::optional<GrowthSpec> growth = {};  // Llama 4: of queries, where nothing turns
+  int kv_heads = 0;                       // MiMo: of this layer; 0: the model's
+  int value_dim = 0;      // MiMo: elements of a value, fewer than of a key; 0: as many
+  float value_scale = 1;  // MiMo: values are multiplied by it
   std::optional<LatentSpec> latent = {};
 
   bool operator==(const AttentionSpec&) const = default;
@@ -142,8 +156,10 @@ struct StateSpaceSpec {
   int groups = 0, heads = 0;          // groups of heads share queries and keys; divides heads
   int state_size = 0, head_size = 0;  // of a query or key, of a value: at most 256
   int taps = 0;                       // of the short convolution: 2 to 8
-  int norm_groups = 1;                // of the norm of all heads' values: 1, or `groups`
+  int norm_groups = 1;      // of the norm of all heads' values: 1, or `groups`; 0: there is no norm
+  bool norm_first = false;  // the norm stands before the gate, else behind it
   bool conv_bias = false;
+  bool is_beside = false;  // Falcon H1: a mixer beside the layer's attention
   float least_step = 0, most_step = std::numeric_limits<float>::infinity();
 
   int width() const { return heads * head_size; }
@@ -171,7 +187,8 @@ struct ExpertsSpec {
   bool shared_gate = false;      // Qwen2-MoE: what it adds is multiplied by a logistic function
   bool has_biases = false;       // gpt_oss: of the router and of every expert
   Nonlinearity curve = Nonlinearity::silu;
-  bool is_gated = true;  // Nemotron: down(curve(up(x))), of the shared one, too
+  bool is_gated = true;        // Nemotron: down(curve(up(x))), of the shared one, too
+  bool weighs_inputs = false;  // Llama 4: weights multiply what an expert reads, not what it gives
 
   bool operator==(const ExpertsSpec&) const = default;
 };
@@ -190,6 +207,8 @@ using PartSpec =
                  ShortConvSpec, StateSpaceSpec, DenseFfnSpec, ExpertsSpec>;
 
 inline PartRole role_of(const PartSpec& part) {
+  const StateSpaceSpec* state_space = std::get_if<StateSpaceSpec>(&part);
+  if (state_space && state_space->is_beside) return PartRole::beside;
   return std::visit([](const auto& spec) { return spec.kRole; }, part);
 }
 
@@ -246,6 +265,16 @@ inline bool reads_joined(const LayerSpec& layer) {
 // Of a family's norms: x / rms(x) * w, or (x - mean) / deviation * w + b (Falcon).
 enum class NormKind { rms, layer };
 
+// Falcon H1: what matrices are multiplied by as they are read.
+struct MultiplierSpec {
+  double attention_in = 1, key = 1, attention_out = 1;
+  double state_in = 1, state_out = 1;
+  double state_gate = 1, state_value = 1, state_key = 1, state_query = 1, state_step = 1;
+  double ffn_gate = 1, ffn_down = 1;
+
+  bool operator==(const MultiplierSpec&) const = default;
+};
+
 struct DecoderSpec {
   std::string family;  // "llama", "mistral", "qwen2", ...
   int hidden = 0;      // D: width of the residual stream
@@ -276,8 +305,12 @@ struct DecoderSpec {
   float logits_divisor = 1;   // Granite: logits are divided by it
   float logits_cap = 0;       // Gemma 2: logits are cap * tanh(logit / cap); 0: as they are
   bool final_norm = true;     // before the head
+  std::optional<MultiplierSpec> multipliers = {};
   std::vector<LayerSpec> layer_specs;  // [layers]
 
+  int kv_heads_of(const AttentionSpec& attention) const {
+    return attention.kv_heads ? attention.kv_heads : kv_heads;
+  }
   int query_width() const { return heads * head_dim; }
   int kv_width() const { return kv_heads * head_dim; }
   int tokens() const { return embedding_rows < 0 ? vocab : embedding_rows; }

@@ -126,6 +126,9 @@ class WeightLoader : public TensorVisitor {
   void numbers(const int32_t*& to, const std::vector<int32_t>& values) override {
     to = wanted_ ? reinterpret_cast<const int32_t*>(memory_[arrays_++].data()) : send(values);
   }
+  void numbers(const float*& to, const std::vector<float>& values) override {
+    to = wanted_ ? reinterpret_cast<const float*>(memory_[arrays_++].data()) : send(values);
+  }
 
   // Goes the same way and writes nothing.
   void read_back(const std::string& tensor, std::byte* out) {

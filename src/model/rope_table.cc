@@ -17,7 +17,8 @@ constexpr int kBlock = 128;  // positions are filled in whole blocks
 double llama3_frequency(const RopeSpec& rope, double frequency) {
   const double wavelength = kTwoPi / frequency, original = rope.original_positions;
   if (wavelength < original / rope.high_freq_factor) return frequency;
-  if (wavelength > original / rope.low_freq_factor) return frequency / rope.factor;
+  const bool has_blend = rope.low_freq_factor < rope.high_freq_factor;
+  if (!has_blend || wavelength > original / rope.low_freq_factor) return frequency / rope.factor;
   const double smooth = (original / wavelength - rope.low_freq_factor) /
                         (rope.high_freq_factor - rope.low_freq_factor);
   return (1.0 - smooth) * (frequency / rope.factor) + smooth * frequency;
@@ -80,6 +81,16 @@ RopeTable::RopeTable(Device& device, const std::optional<RopeSpec>& rope, int he
   host_sin_ = {device, sin_.size(), "the rotary table"};
 }
 
+double RopeTable::growth_at(int position) const {
+  if (growth_.scale == 0) return 1.0;
+  return 1.0 + growth_.scale * math::log(1.0 + std::floor((position + 1.0) / growth_.step));
+}
+
+RopeTable::RopeTable(Device& device, const GrowthSpec& growth, int head_dim, int max_positions)
+    : RopeTable(device, std::nullopt, head_dim, max_positions) {
+  growth_ = growth;
+}
+
 void RopeTable::fill(int count, const Execution& on) {
   CHECK(count <= max_positions_, "a position beyond the model's last");
   if (count <= filled_) return;
@@ -88,13 +99,15 @@ void RopeTable::fill(int count, const Execution& on) {
   float* cos = is_host ? cos_.data() : host_cos_.data();
   float* sin = is_host ? sin_.data() : host_sin_.data();
   const int end = std::min(max_positions_, (count + kBlock - 1) / kBlock * kBlock);
-  for (int p = filled_; p < end; ++p)
+  for (int p = filled_; p < end; ++p) {
+    const double still = growth_at(p);
     for (int64_t i = 0; i < half; ++i) {
       const auto [s, c] = math::sincos(p * frequencies_[i]);
-      const double factor = frequencies_[i] > 0 ? factor_ : 1.0;  // of pairs that turn
+      const double factor = frequencies_[i] > 0 ? factor_ : still;
       cos[p * half + i] = static_cast<float>(c * factor);
       sin[p * half + i] = static_cast<float>(s * factor);
     }
+  }
   filled_ = end;
   if (is_host) return;
   const size_t bytes = static_cast<size_t>(end * half - begin) * sizeof(float);
@@ -103,23 +116,25 @@ void RopeTable::fill(int count, const Execution& on) {
 }
 
 RopeTables::RopeTables(Device& device, const DecoderSpec& spec) {
-  std::vector<std::optional<RopeSpec>> known;
-  if (spec.late_qk_norm) {
-    known.push_back({});
-    tables_.emplace_back(device, std::nullopt, spec.head_dim, spec.max_positions);
-  }
+  using Key = std::pair<std::optional<RopeSpec>, std::optional<GrowthSpec>>;
+  std::vector<Key> known;
+  const auto table_of = [&](const Key& key) {
+    const auto found = std::ranges::find(known, key);
+    const size_t number = static_cast<size_t>(found - known.begin());
+    if (found != known.end()) return number;
+    known.push_back(key);
+    if (key.second)
+      tables_.emplace_back(device, *key.second, spec.head_dim, spec.max_positions);
+    else
+      tables_.emplace_back(device, key.first, spec.head_dim, spec.max_positions);
+    return number;
+  };
   for (int layer = 0; layer < spec.all_layers(); ++layer) {
     const LayerSpec parts = spec.layer(layer);
-    if (!parts.attention()) {  // nobody asks for its table
-      table_of_.push_back(0);
-      continue;
-    }
-    const std::optional<RopeSpec> rope = parts.attention()->rope;
-    const auto found = std::ranges::find(known, rope);
-    table_of_.push_back(static_cast<size_t>(found - known.begin()));
-    if (found != known.end()) continue;
-    known.push_back(rope);
-    tables_.emplace_back(device, rope, spec.head_dim, spec.max_positions);
+    const AttentionSpec* attention = parts.attention();  // without one nobody asks for its table
+    table_of_.push_back(attention ? table_of({attention->rope, {}}) : 0);
+    growth_of_.push_back(attention && attention->growth ? table_of({{}, attention->growth}) : 0);
+    if (spec.late_qk_norm || (attention && attention->has_unit_heads)) still_ = table_of({});
   }
 }
 

@@ -15,6 +15,8 @@ std::vector<double> rotary_frequencies(const std::optional<RopeSpec>& rope, int 
 class RopeTable {
  public:
   RopeTable(Device& device, const std::optional<RopeSpec>& rope, int head_dim, int max_positions);
+  // Of elements that grow and do not turn: cosines are what they are multiplied by, sines are 0.
+  RopeTable(Device& device, const GrowthSpec& growth, int head_dim, int max_positions);
 
   // Makes positions [0, count) available to what follows in the stream; count <= max_positions.
   void fill(int count, const Execution& on);
@@ -23,8 +25,12 @@ class RopeTable {
   const float* sin() const { return sin_.data(); }
 
  private:
+  // What still elements are multiplied by: 1 where nothing grows.
+  double growth_at(int position) const;
+
   std::vector<double> frequencies_;
   double factor_;  // of cosines and sines
+  GrowthSpec growth_;
   int filled_ = 0, max_positions_;
   DeviceArray<float> cos_, sin_;
   // What the device's arrays are copied from, whenever it is; none on a host. Elements never change
@@ -43,11 +49,15 @@ class RopeTables {
   // Of positions that do not turn anything.
   const RopeTable& still() const { return tables_[still_]; }
   const RopeTable& of(int layer) const { return tables_[table_of_[static_cast<size_t>(layer)]]; }
+  const RopeTable& growth_of(int layer) const {
+    return tables_[growth_of_[static_cast<size_t>(layer)]];
+  }
 
  private:
   std::vector<RopeTable> tables_;
-  std::vector<size_t> table_of_;  // by layer
-  size_t still_ = 0;              // where there is one
+  std::vector<size_t> table_of_;   // by layer
+  std::vector<size_t> growth_of_;  // by layer, where queries grow
+  size_t still_ = 0;               // where there is one
 };
 
 }  // namespace invar

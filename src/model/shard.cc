@@ -7,10 +7,10 @@
 
 namespace invar {
 
-HeadShare heads_of(const DecoderSpec& spec, const Shard& shard) {
+HeadShare heads_of(const DecoderSpec& spec, const AttentionSpec& attention, const Shard& shard) {
   HeadShare share{.heads = spec.heads / shard.size};
   share.first_head = shard.rank * share.heads;
-  const int heads_per_kv = spec.heads / spec.kv_heads;
+  const int heads_per_kv = spec.heads / spec.kv_heads_of(attention);
   share.first_kv_head = share.first_head / heads_per_kv;
   share.kv_heads = (share.first_head + share.heads - 1) / heads_per_kv - share.first_kv_head + 1;
   return share;
@@ -19,12 +19,15 @@ HeadShare heads_of(const DecoderSpec& spec, const Shard& shard) {
 namespace {
 
 void expect_even_heads(const DecoderSpec& spec, const Shard& shard) {
-  const HeadShare share = heads_of(spec, shard);
-  const int heads_per_kv = spec.heads / spec.kv_heads;
-  if (share.heads % share.kv_heads != 0 ||
-      (share.kv_heads > 1 && share.heads / share.kv_heads != heads_per_kv))
-    fail_usage("{} ranks do not share out {} query heads over {} key/value heads evenly",
-               shard.size, spec.heads, spec.kv_heads);
+  for (const LayerSpec& layer : spec.layer_specs) {
+    const AttentionSpec attention = layer.attention() ? *layer.attention() : AttentionSpec{};
+    const HeadShare share = heads_of(spec, attention, shard);
+    const int kv_heads = spec.kv_heads_of(attention), heads_per_kv = spec.heads / kv_heads;
+    if (share.heads % share.kv_heads != 0 ||
+        (share.kv_heads > 1 && share.heads / share.kv_heads != heads_per_kv))
+      fail_usage("{} ranks do not share out {} query heads over {} key/value heads evenly",
+                 shard.size, spec.heads, kv_heads);
+  }
 }
 
 }  // namespace

@@ -33,7 +33,7 @@ struct HeadShare {
   int heads = 0, first_head = 0;
   int kv_heads = 0, first_kv_head = 0;
 };
-HeadShare heads_of(const DecoderSpec& spec, const Shard& shard);
+HeadShare heads_of(const DecoderSpec& spec, const AttentionSpec& attention, const Shard& shard);
 
 // Throws UsageError when the model cannot be cut that way: the size must divide both run counts and
 // the query heads. `layers`: of a pipeline stage; the first has the embedding, the last the head

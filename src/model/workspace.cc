@@ -57,7 +57,7 @@ Workspace::Workspace(const Decoder& decoder, int max_rows, int max_logit_rows, i
   host_aux_hidden = {device, rows * spec.hidden * max_aux_layers, what};
   host_experts = {device, rows * static_cast<size_t>(routed_columns(spec)), what};
   if (device.is_host()) return;
-  table_builder.find_shared(int64_t{heads_of(spec, shard).kv_heads} * spec.head_dim);
+  table_builder.find_shared(int64_t{heads_of(spec, {}, shard).kv_heads} * spec.head_dim);
   host_hidden = {device, rows * spec.hidden, what};
   host_features = {device, feature_values, what};
   if (host_takes_logits) host_logits = {device, size_t(max_logit_rows) * spec.vocab, what};

@@ -9,9 +9,9 @@
 
 namespace invar {
 
-// What the router's logits become: shares of all experts, numbers of their own between 0 and 1, or
-// shares of the chosen ones.
-enum class ExpertScore : uint8_t { softmax, sigmoid, softmax_of_chosen };
+// What the router's logits become: shares of all experts, numbers of their own between 0 and 1,
+// shares of the chosen ones, or such numbers of the chosen ones.
+enum class ExpertScore : uint8_t { softmax, sigmoid, softmax_of_chosen, sigmoid_of_chosen };
 
 struct Routing {
   static constexpr int kMaxExperts = 1024, kMaxChosen = 64;
@@ -38,6 +38,10 @@ constexpr int largest(const float* values, int begin, int end, const uint32_t* t
   for (int i = begin; i < end; ++i)
     if (!(taken[i / 32] >> (i % 32) & 1) && (best < 0 || values[i] > values[best])) best = i;
   return best;
+}
+
+constexpr float logistic(float x) {
+  return 1.0f / (1.0f + math::exp(-x));
 }
 
 constexpr void take(uint32_t* taken, int i) {
@@ -82,7 +86,7 @@ constexpr void route(const Routing& how, float* logits, const float* bias, float
   const int count = how.experts;
   if (how.score == ExpertScore::softmax) share_out(logits, count, [](int) { return true; });
   if (how.score == ExpertScore::sigmoid)
-    for (int e = 0; e < count; ++e) logits[e] = 1.0f / (1.0f + math::exp(-logits[e]));
+    for (int e = 0; e < count; ++e) logits[e] = logistic(logits[e]);
   for (int e = 0; e < count; ++e) {
     choice[e] = bias ? logits[e] + bias[e] : logits[e];
     if (choice[e] != choice[e]) choice[e] = -std::numeric_limits<float>::infinity();
@@ -93,6 +97,9 @@ constexpr void route(const Routing& how, float* logits, const float* bias, float
     take(taken, given ? given[i] : largest(choice, 0, count, taken));
   const auto is_chosen = [&](int e) { return (taken[e / 32] >> (e % 32) & 1) != 0; };
   if (how.score == ExpertScore::softmax_of_chosen) share_out(logits, count, is_chosen);
+  if (how.score == ExpertScore::sigmoid_of_chosen)
+    for (int e = 0; e < count; ++e)
+      if (is_chosen(e)) logits[e] = logistic(logits[e]);
   float sum = 0;
   for (int e = 0, i = 0; e < count; ++e)
     if (is_chosen(e)) {

@@ -156,9 +156,10 @@ TEST_P(States, NorDoRanksStagesSetsAndLittleMemory) {
 }
 
 // The gated delta rule; short convolutions; Mamba 2 in layers of one part each; Kimi Delta
-// Attention and latents.
+// Attention and latents; Mamba 2 beside attention.
 INSTANTIATE_TEST_SUITE_P(Families, States,
-                         ::testing::Values("qwen3_next", "lfm2_moe", "nemotron_h", "kimi_linear"));
+                         ::testing::Values("qwen3_next", "lfm2_moe", "nemotron_h", "kimi_linear",
+                                           "falcon_h1"));
 
 using LargeStates = States;
 

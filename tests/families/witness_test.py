@@ -46,6 +46,11 @@ NEMOTRON = dict(mamba_num_heads=4, mamba_head_dim=16, n_groups=2, ssm_state_size
                 moe_intermediate_size=40, moe_shared_expert_intermediate_size=64)
 LATENT = dict(kv_lora_rank=32, qk_rope_head_dim=8, qk_nope_head_dim=32, v_head_dim=20)
 KIMI = dict(LATENT, linear_num_heads=4, linear_head_dim=16, num_local_experts=8, num_experts_per_tok=3, moe_intermediate_size=40)
+MIMO_ROPE = {kind: {"rope_type": "default", "rope_theta": theta, "partial_rotary_factor": 0.334}
+             for kind, theta in (("full_attention", 1e5), ("sliding_attention", 1e4))}
+MULTIPLIED = dict(embedding_multiplier=5.5, lm_head_multiplier=0.4, attention_in_multiplier=1.25, attention_out_multiplier=0.9375,
+                  key_multiplier=0.390625, mlp_multipliers=[0.88388, 0.5859375], ssm_in_multiplier=1.25, ssm_out_multiplier=0.2357,
+                  ssm_multipliers=[0.35355, 0.25, 0.3, 0.5, 0.35])
 
 CASES = {
     "llama": [text(head_dim=14), wide(attention_bias=True, mlp_bias=True, rope_parameters=YARN), wide(head_dim=32)],
@@ -203,6 +208,27 @@ CASES = {
                  wide(num_key_value_heads=6, q_lora_rank=48, n_routed_experts=12, num_experts_per_tok=4, moe_intermediate_size=33,
                       first_k_dense_replace=1, norm_topk_prob=False, rope_parameters=dict(YARN, factor=16.0, llama_4_scaling_beta=0.0),
                       **dict(LATENT, kv_lora_rank=96, qk_rope_head_dim=12, qk_nope_head_dim=64))],
+    "llama4_text": [text(head_dim=16, intermediate_size_mlp=100, num_hidden_layers=4, num_local_experts=4, num_experts_per_tok=1,
+                         attention_chunk_size=24, floor_scale=32, attn_scale=0.5, interleave_moe_layer_step=2),
+                    wide(head_dim=32, intermediate_size=48, intermediate_size_mlp=130, num_hidden_layers=5, num_local_experts=5,
+                         num_experts_per_tok=2, attention_chunk_size=100, floor_scale=40, no_rope_layers=[1, 0, 1, 1, 0],
+                         moe_layers=[0, 3], attention_bias=True, use_qk_norm=False),
+                    wide(head_dim=20, intermediate_size=33, intermediate_size_mlp=64, num_local_experts=8, num_experts_per_tok=1,
+                         attention_chunk_size=64, no_rope_layer_interval=2, attn_temperature_tuning=False,
+                         layer_types=["chunked_attention", "full_attention", "full_attention"])],
+    "mimo_v2_flash": [text(head_dim=24, v_head_dim=16, n_routed_experts=8, num_experts_per_tok=2, moe_intermediate_size=40, sliding_window=24,
+                           num_hidden_layers=7, num_key_value_heads=3, rope_parameters=MIMO_ROPE),
+                      wide(head_dim=32, v_head_dim=16, n_routed_experts=12, num_experts_per_tok=3, moe_intermediate_size=48,
+                           sliding_window=40, rope_parameters=MIMO_ROPE, attention_value_scale=None, attention_bias=True,
+                           layer_types=["sliding_attention", "full_attention", "sliding_attention"],
+                           mlp_layer_types=["sparse", "dense", "sparse"]),
+                      wide(head_dim=48, v_head_dim=32, n_routed_experts=6, num_experts_per_tok=3, moe_intermediate_size=33, sliding_window=17,
+                           n_group=2, topk_group=1, norm_topk_prob=False, routed_scaling_factor=1.5, rope_parameters=MIMO_ROPE)],
+    "falcon_h1": [text(head_dim=16, mamba_d_ssm=48, mamba_n_heads=4, mamba_d_state=24, **MULTIPLIED),
+                  wide(head_dim=32, mamba_d_ssm=96, mamba_n_heads=6, mamba_n_groups=2, mamba_d_state=16, mamba_rms_norm=True,
+                       mamba_norm_before_gate=False, attention_bias=True, mlp_bias=True, **MULTIPLIED),
+                  wide(head_dim=20, mamba_d_ssm=None, mamba_n_heads=8, mamba_d_head="auto", mamba_n_groups=2, mamba_d_state=40,
+                       mamba_rms_norm=True, mamba_d_conv=3, mamba_conv_bias=False, tie_word_embeddings=True, lm_head_multiplier=0.5)],
     "olmoe": [text(num_experts=8, num_experts_per_tok=3), wide(num_experts=16, num_experts_per_tok=4, norm_topk_prob=True),
               wide(num_experts=6, num_experts_per_tok=2, num_key_value_heads=6)],
 }
@@ -219,6 +245,10 @@ TOWERS = {
     "qwen3_vl_moe": (dict(head_dim=16, num_experts=6, num_experts_per_tok=4, moe_intermediate_size=40,
                           rope_parameters=dict(MROPE, mrope_interleaved=True)),
                      dict(QWEN, hidden_size=32, intermediate_size=32, out_hidden_size=96, deepstack_visual_indexes=[0])),
+    "llama4": (dict(head_dim=16, intermediate_size=48, intermediate_size_mlp=130, num_local_experts=4, num_experts_per_tok=1,
+                    attention_chunk_size=40, interleave_moe_layer_step=2),
+               dict(hidden_size=32, intermediate_size=128, num_hidden_layers=1, num_attention_heads=2, image_size=28, patch_size=14,
+                    vision_output_dim=32, projector_input_dim=32, projector_output_dim=32)),
     "mistral3": (dict(model_type="mistral", head_dim=16, sliding_window=None), dict(TINY, model_type="pixtral", head_dim=16)),
     "gemma3": (dict(model_type="gemma3_text", head_dim=16, sliding_window=24, query_pre_attn_scalar=16),
                dict(TINY, model_type="siglip_vision_model", image_size=28, patch_size=14)),

@@ -195,6 +195,60 @@ TEST(Sinks, ItsChoicesShow) {
   EXPECT_NE(run(other), expected);
 }
 
+// As Llama 4: chunks and heads of unit size where something turns, queries that grow where nothing
+// does, experts whose weights multiply what they read.
+DecoderSpec chunked_spec() {
+  DecoderSpec spec = expert_spec();
+  for (const size_t layer : {0, 1, 3}) {
+    AttentionSpec& attention = *spec.layer_specs[layer].attention();
+    attention.chunk = layer == 3 ? 100 : 24;
+    attention.has_unit_heads = true;
+  }
+  spec.layer_specs[2].attention()->rope = std::nullopt;
+  spec.layer_specs[2].attention()->growth = GrowthSpec{.scale = 0.7, .step = 10};
+  for (const size_t layer : {2, 3}) {
+    ExpertsSpec& experts = *spec.layer_specs[layer].experts();
+    experts.routing = {.experts = 16, .chosen = layer == 3 ? 3 : 1};
+    experts.routing.score = ExpertScore::sigmoid_of_chosen;
+    experts.has_choice_bias = experts.shared_gate = false;
+    experts.weighs_inputs = true;
+  }
+  return spec;
+}
+
+TEST(Chunks, EqualAScalarEvaluationInAnySchedule) {
+  const DecoderSpec spec = chunked_spec();
+  check_spec(spec, "the test");
+  const Logits expected = evaluate(spec);
+  for (const int chunk : {1, 7, 150})
+    for (const int ranks : {1, 2})
+      EXPECT_EQ(run(spec, {.ranks = ranks, .chunk = chunk, .threads = ranks}), expected)
+          << chunk << " " << ranks;
+  for (const std::string& set : instruction_sets()) {
+    if (!is_supported(set)) continue;
+    EXPECT_EQ(run(spec, {.set = set}), expected) << set;
+  }
+  EXPECT_EQ(run(spec, {.order = Order::hopper}), evaluate(spec, Order::hopper));
+}
+
+// The control.
+TEST(Chunks, TheirNumbersShow) {
+  const Logits expected = evaluate(chunked_spec());
+  const auto differs = [&](auto change) {
+    DecoderSpec spec = chunked_spec();
+    change(spec.layer_specs);
+    return run(spec) != expected;
+  };
+  EXPECT_FALSE(differs([](auto&) {}));
+  EXPECT_TRUE(differs([](auto& layers) { layers[0].attention()->chunk = 25; }));
+  EXPECT_TRUE(differs([](auto& layers) { layers[1].attention()->has_unit_heads = false; }));
+  EXPECT_TRUE(differs([](auto& layers) { layers[2].attention()->growth->scale = 0.6; }));
+  EXPECT_TRUE(differs([](auto& layers) { layers[2].attention()->growth->step = 11; }));
+  EXPECT_TRUE(differs([](auto& layers) { layers[2].experts()->weighs_inputs = false; }));
+  EXPECT_TRUE(differs(
+      [](auto& layers) { layers[3].experts()->routing.score = ExpertScore::softmax_of_chosen; }));
+}
+
 // The control: each of the routers' numbers is seen.
 TEST(Experts, EveryChoiceShows) {
   const Logits expected = evaluate(expert_spec());
@@ -242,8 +296,8 @@ TEST(Experts, NumbersThatDoNotFitAreRefused) {
 TEST(Experts, AChoiceIsAlwaysOfSoManyDifferentExperts) {
   const ScopedFlushToZero flush;
   const float nan = std::numeric_limits<float>::quiet_NaN(), inf = INFINITY;
-  for (const ExpertScore score :
-       {ExpertScore::softmax, ExpertScore::sigmoid, ExpertScore::softmax_of_chosen})
+  for (const ExpertScore score : {ExpertScore::softmax, ExpertScore::sigmoid,
+                                  ExpertScore::softmax_of_chosen, ExpertScore::sigmoid_of_chosen})
     for (const std::vector<float>& row :
          {std::vector<float>(8, nan), std::vector<float>(8, -inf), std::vector<float>(8, 1.0f),
           std::vector<float>{nan, 1, inf, -inf, nan, 2, 2, 2}}) {

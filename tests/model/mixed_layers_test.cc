@@ -94,6 +94,50 @@ DecoderSpec parallel_spec() {
   return spec;
 }
 
+// What MiMo has: values that are narrower than keys and scaled, key/value heads of layers.
+DecoderSpec narrow_spec() {
+  DecoderSpec spec = mixed_spec();
+  for (LayerSpec& layer : spec.layer_specs) {
+    layer.attention()->value_dim = 8;
+    layer.attention()->value_scale = 0.707f;
+  }
+  spec.layer_specs[0].attention()->kv_heads = 4;
+  spec.layer_specs[3].attention()->kv_heads = 4;
+  spec.layer_specs[3].attention()->has_sinks = true;
+  return spec;
+}
+
+TEST(MixedLayers, NarrowValuesEqualAScalarEvaluationInAnySchedule) {
+  const DecoderSpec spec = narrow_spec();
+  check_spec(spec, "the test");
+  const Logits expected = evaluate(spec);
+  for (const std::string& set : instruction_sets()) {
+    if (!is_supported(set)) continue;
+    for (const int chunk : {7, 150}) EXPECT_EQ(run(spec, {.set = set, .chunk = chunk}), expected);
+  }
+  EXPECT_EQ(run(spec, {.order = Order::hopper}), evaluate(spec, Order::hopper));
+  DecoderSpec wide = spec;  // whose heads ranks share out
+  for (LayerSpec& layer : wide.layer_specs) layer.attention()->value_dim = 16;
+  const Logits of_wide = evaluate(wide);
+  for (const int ranks : {1, 2}) EXPECT_EQ(run(wide, {.ranks = ranks, .threads = ranks}), of_wide);
+}
+
+// The control.
+TEST(MixedLayers, TheirNumbersShow) {
+  const Logits expected = evaluate(narrow_spec());
+  const auto differs = [&](auto change) {
+    DecoderSpec spec = narrow_spec();
+    change(spec.layer_specs);
+    return run(spec) != expected;
+  };
+  EXPECT_FALSE(differs([](auto&) {}));
+  EXPECT_TRUE(differs([](auto& layers) { layers[1].attention()->value_scale = 0.708f; }));
+  EXPECT_TRUE(differs([](auto& layers) { layers[0].attention()->kv_heads = 2; }));
+  EXPECT_TRUE(differs([](auto& layers) {
+    for (LayerSpec& layer : layers) layer.attention()->value_dim = 16;
+  }));
+}
+
 TEST(MixedLayers, FamiliesChoicesEqualAScalarEvaluation) {
   for (const DecoderSpec& spec : {scaled_spec(), parallel_spec()}) {
     check_spec(spec, "the test");

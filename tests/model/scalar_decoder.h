@@ -91,23 +91,26 @@ class ScalarDecoder {
       const Halves x =
           read(h[t], spec.norms, vector("input_layernorm.weight"), vector("input_layernorm.bias"));
       const int position = static_cast<int>(t);
-      q.push_back(heads(product(wq, x, vector("self_attn.q_proj.bias")), position, spec,
-                        vector("self_attn.q_norm.weight")));
+      Floats queries = product(wq, x, vector("self_attn.q_proj.bias"));
+      for (float& one : queries) one = one * growth(spec, position);
+      q.push_back(heads(queries, position, spec, vector("self_attn.q_norm.weight")));
       k.push_back(heads(product(wk, x, vector("self_attn.k_proj.bias")), position, spec,
                         vector("self_attn.k_norm.weight")));
-      v.push_back(scalar::rounded(product(wv, x, vector("self_attn.v_proj.bias"))));
+      v.push_back(values(product(wv, x, vector("self_attn.v_proj.bias")), spec));
     }
     const Floats norm = vector("post_attention_layernorm.weight");
     const Floats sinks = vector("self_attn.sinks"), o_bias = vector("self_attn.o_proj.bias");
     for (size_t t = 0; t < h.size(); ++t) {
       Floats attended;
       for (int head = 0; head < spec_.heads; ++head) {
-        const int e = spec_.head_dim, first = head / (spec_.heads / spec_.kv_heads) * e;
-        const Floats one = scalar::attend(
+        const int e = spec_.head_dim;
+        const int first = head / (spec_.heads / spec_.kv_heads_of(spec)) * e;
+        Floats one = scalar::attend(
             order_, &q[t][static_cast<size_t>(head * e)], k, v, e, first, static_cast<int>(t),
-            spec.window,
+            scalar::first_seen(static_cast<int>(t), spec.window, spec.chunk),
             {spec.score_scale, spec.score_cap,
              sinks.empty() ? std::nullopt : std::optional(sinks[static_cast<size_t>(head)])});
+        if (spec.value_dim) one.resize(static_cast<size_t>(spec.value_dim));
         attended.insert(attended.end(), one.begin(), one.end());
       }
       add(h[t], product(wo, scalar::rounded(attended), o_bias, attention_output_split_k(spec_)),
@@ -166,9 +169,10 @@ class ScalarDecoder {
     for (size_t t = 0; t < h.size(); ++t) {
       Floats values;
       for (int head = 0; head < spec_.heads; ++head) {
-        Halves attended = scalar::rounded(
-            scalar::attend(order_, &q[t][static_cast<size_t>(head * e)], k, v, e, 0,
-                           static_cast<int>(t), spec.window, {spec.score_scale, spec.score_cap}));
+        Halves attended = scalar::rounded(scalar::attend(
+            order_, &q[t][static_cast<size_t>(head * e)], k, v, e, 0, static_cast<int>(t),
+            scalar::first_seen(static_cast<int>(t), spec.window, spec.chunk),
+            {spec.score_scale, spec.score_cap}));
         attended.resize(static_cast<size_t>(l.rank));
         const Floats one = product(head_weight(head, "v_up_proj"), attended, {});
         values.insert(values.end(), one.begin(), one.end());
@@ -177,6 +181,25 @@ class ScalarDecoder {
           product(weight("o_proj"), scalar::rounded(values), {}, attention_output_split_k(spec_)),
           NormPlace::before, {});
     }
+  }
+
+  // A row's values, scaled, each with zeros behind it where it is narrower than a key.
+  Halves values(const Floats& product, const AttentionSpec& spec) const {
+    const int width = spec.value_dim ? spec.value_dim : spec_.head_dim;
+    Halves out;
+    for (size_t i = 0; i < product.size(); ++i) {
+      out.push_back(f32_to_bf16(product[i] * spec.value_scale));
+      if ((i + 1) % static_cast<size_t>(width) == 0)
+        out.resize(out.size() + static_cast<size_t>(spec_.head_dim - width));
+    }
+    return out;
+  }
+
+  // What queries are multiplied by, in layers where nothing turns and no head has a norm.
+  static float growth(const AttentionSpec& spec, int position) {
+    if (!spec.growth) return 1;
+    const double steps = std::floor((position + 1) / spec.growth->step);
+    return static_cast<float>(1 + spec.growth->scale * math::log(1 + steps));
   }
 
   // Every head of a row normalised, rotated and rounded.
@@ -194,6 +217,7 @@ class ScalarDecoder {
         x = scalar::turned(x, position, rotary_frequencies(spec.rope, e),
                            spec.rope->attention_factor);
       if (by_heads && spec_.late_qk_norm) x = normed(x, norm);
+      if (spec.has_unit_heads) x = normed(x, Floats(x.size(), 1.0f));
       for (const float value : x) out.push_back(f32_to_bf16(value));
     }
     return out;
@@ -235,6 +259,11 @@ class ScalarDecoder {
     return of("down_proj", scalar::rounded(gated), split_k);
   }
 
+  static Halves times(Halves x, float weight) {
+    for (bf16_t& one : x) one = f32_to_bf16(bf16_to_f32(one) * weight);
+    return x;
+  }
+
   void experts(int layer, std::vector<Floats>& h) const {
     const std::string at = "model.layers." + std::to_string(layer) + ".";
     const ExpertsSpec spec = *spec_.layer(layer).experts();
@@ -249,9 +278,10 @@ class ScalarDecoder {
       for (const auto& [e, weight] :
            scalar::routed(spec.routing, product(router, x, router_bias), bias)) {
         const Halves y = scalar::rounded(
-            gated_network(at + "mlp.experts." + std::to_string(e) + ".", x, 1, spec.curve));
+            gated_network(at + "mlp.experts." + std::to_string(e) + ".",
+                          spec.weighs_inputs ? times(x, weight) : x, 1, spec.curve));
         for (size_t i = 0; i < sum.size(); ++i)
-          sum[i] = std::fma(weight, bf16_to_f32(y[i]), sum[i]);
+          sum[i] = std::fma(spec.weighs_inputs ? 1.0f : weight, bf16_to_f32(y[i]), sum[i]);
       }
       if (spec.shared_width > 0) {
         const Floats y =

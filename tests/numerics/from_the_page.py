@@ -483,6 +483,12 @@ def experts_of(c, layer):
     elif family == "gpt_oss":
         found = {"count": c["num_local_experts"], "intermediate_size": c["intermediate_size"], "score": "softmax_of_chosen",
                  "biases": True, "curve": "clamped"}
+    elif family == "llama4_text":
+        step = c.get("interleave_moe_layer_step", 1)
+        if layer not in c.get("moe_layers", range(step - 1, layer + 1, step)):
+            return None
+        found = {"count": c["num_local_experts"], "intermediate_size": c["intermediate_size"], "score": "sigmoid_of_chosen",
+                 "shared_intermediate_size": c["intermediate_size"], "weighs_inputs": True}
     else:
         return None
     return {"chosen": c["num_experts_per_tok"], "score": "softmax"} | {k: v for k, v in found.items() if v is not False}
@@ -506,8 +512,8 @@ def best(numbers, count):
 def route(logits, bias, how):
     """Of one token: its experts and their weights, ascending."""
     how = {k: struct.unpack(">d", bytes.fromhex(v))[0] if k in ("scale", "epsilon") else v for k, v in how.items()}
-    s = {"softmax": softmax, "softmax_of_chosen": lambda l: l,
-         "sigmoid": lambda l: div(F32(1), add(F32(1), exp(-l)))}[how["score"]](logits)
+    logistic = lambda l: div(F32(1), add(F32(1), exp(-l)))
+    s = logits if how["score"].endswith("_of_chosen") else {"softmax": softmax, "sigmoid": logistic}[how["score"]](logits)
     c = s if bias is None else add(s, bias)
     c = np.where(np.isnan(c), F32(-np.inf), c)
     groups = how.get("groups", 1)
@@ -516,7 +522,7 @@ def route(logits, bias, how):
         kept = best(add(of[:, -1], of[:, -2]) if how.get("pair_score") else of[:, -1], how["chosen_groups"])
         c = np.where(np.isin(np.arange(len(c)) // (len(c) // groups), kept), c, F32(-np.inf))
     ids = best(c, how["chosen"])
-    w = softmax(s[ids]) if how["score"] == "softmax_of_chosen" else s[ids]
+    w = {"softmax_of_chosen": softmax, "sigmoid_of_chosen": logistic}.get(how["score"], lambda s: s)(s[ids])
     if how.get("renormalised"):
         total = chain(w)
         w = div(w, add(total, F32(how["epsilon"])) if how.get("epsilon") else total)
@@ -539,6 +545,23 @@ def of_gpt_oss(tensors):
         else:
             renamed[name] = t
     return renamed
+
+def of_llama4(tensors):
+    """Its tensors under Llama's names, experts' with outputs before inputs."""
+    renamed = {}
+    for name, t in tensors.items():
+        name = name.replace("feed_forward.router", "mlp.gate").replace("feed_forward", "mlp")
+        renamed[name] = t.swapaxes(1, 2) if t.ndim == 3 else t
+    return renamed
+
+def llama4_layer(c, layer):
+    """Section 4: whether it rotates, its chunk and how its queries grow, each or None."""
+    listed = c.get("no_rope_layers")
+    turns = bool(listed[layer] if listed else (layer + 1) % c.get("no_rope_layer_interval", 4))
+    kinds = c.get("layer_types")
+    chunk = c["attention_chunk_size"] if (kinds[layer] == "chunked_attention" if kinds else turns) else None
+    grows = not turns and c.get("attn_temperature_tuning", True)
+    return turns, chunk, (c.get("attn_scale", 0.1), c.get("floor_scale", 8192)) if grows else None
 
 def one_by_one(tensors):
     """Experts' tensors under the names of a checkpoint that holds each apart."""
@@ -584,6 +607,12 @@ def specification_digest(c, eos):
             layer |= {"intermediate_size": 0, "experts": experts}
         if family == "gpt_oss":
             layer["sinks"] = True
+        if family == "llama4_text":
+            turns, chunk, growth = llama4_layer(c, i)
+            layer |= {**({} if turns else {"rope": None}), **({"chunk": chunk} if chunk else {}),
+                      **({"unit_heads": True} if turns and c.get("use_qk_norm", True) else {}),
+                      **({"growth": dict(zip(("scale", "step"), map(bits, growth)))} if growth else {}),
+                      **({} if experts_of(c, i) else {"intermediate_size": c["intermediate_size_mlp"]})}
     choices = {"family_choices": {"joint_qk_norm": True}} if family == "olmoe" else {}
     sizes = ["hidden_size", "num_attention_heads", "num_key_value_heads", "vocab_size", "max_position_embeddings"]
     c = dict(c)
@@ -597,7 +626,7 @@ def specification_digest(c, eos):
     canonical = {**{name: c[name] for name in sizes},
                  "head_dim": c.get("head_dim") or c["hidden_size"] // c["num_attention_heads"],
                  "rms_norm_eps": bits(float(F32(c["rms_norm_eps"]))), "qkv_bias": family == "qwen2" or bias or c.get("attention_bias", False), "o_bias": bias,
-                 "mlp_bias": c.get("mlp_bias", False), "qk_norm": family in ("qwen3", "olmoe") or c.get("use_qk_norm", False), **choices,
+                 "mlp_bias": c.get("mlp_bias", False), "qk_norm": family in ("qwen3", "olmoe") or family != "llama4_text" and c.get("use_qk_norm", False), **choices,
                  "tie_word_embeddings": c.get("tie_word_embeddings", False), "layers": layers,
                  "eos_token_id": eos}
     return sha(json.dumps(canonical, sort_keys=True, separators=(",", ":")).encode()).hex()
@@ -624,7 +653,7 @@ class Family:
         self.is_latent = "kv_lora_rank" in c
         self.kv_heads = self.falcon_kv() if falcon else 1 if self.is_latent else c["num_key_value_heads"]
         self.size = c.get("head_dim") or c["hidden_size"] // self.heads
-        self.width = c.get("ffn_hidden_size") or 4 * c["hidden_size"] if falcon else c["intermediate_size"]
+        self.width = c.get("ffn_hidden_size") or 4 * c["hidden_size"] if falcon else c.get("intermediate_size_mlp", c["intermediate_size"])
         self.eps = c.get("rms_norm_eps", c.get("layer_norm_epsilon"))
         self.embedding_scale = F32(math.sqrt(c["hidden_size"])) if gemma else F32(c["embedding_multiplier"]) if granite else None
         self.residual_scale = F32(c["residual_multiplier"]) if granite and c["residual_multiplier"] != 1 else None
@@ -643,6 +672,9 @@ class Family:
         if self.is_latent:
             L, R, S, V = (c[name] for name in LATENT)
             self.size, self.rotated, self.scale = L + R, R, F32(LOG2E * (1 / math.sqrt(S + R)))
+
+    def of_llama4(self, layer):
+        return llama4_layer(self.c, layer) if self.name == "llama4_text" else (True, None, None)
 
     def falcon_kv(self):
         c = self.c
@@ -680,6 +712,8 @@ class Family:
             if not turns:
                 return None
         if self.name == "exaone4" and c.get("sliding_window") and window is None:
+            return None
+        if not self.of_llama4(layer)[0]:
             return None
         theta = c.get("rope_theta", {"gemma3_text": 1e6, "smollm3": 2e6, "olmo3": 5e5}.get(self.name, 1e4))
         rope = c.get("rope_parameters") or {"rope_theta": theta, **(c.get("rope_scaling") or {})}
@@ -730,7 +764,7 @@ class Family:
         E, R = self.size, self.rotated
         order, rest = np.full(E, -1), iter(range(R, E))
         for i in range(R // 2):
-            order[i], order[E // 2 + i] = (2 * i, 2 * i + 1) if self.name == "glm4" else (i, R // 2 + i)
+            order[i], order[E // 2 + i] = (2 * i, 2 * i + 1) if self.name in ("glm4", "llama4_text") else (i, R // 2 + i)
         return np.array([next(rest) if at < 0 else at for at in order])
 
 # ---- section 4: a layer ---------------------------------------------------------------------------------------------
@@ -755,7 +789,8 @@ class Model:
             if gate in tensors and tensors[gate][0] != tensors[up][0]:
                 self.parts.pop(name)
         widened = {name: widen(*t) for name, t in tensors.items()}
-        self.w = f.unfused(one_by_one(of_gpt_oss(widened) if f.name == "gpt_oss" else widened))
+        widened = {"gpt_oss": of_gpt_oss, "llama4_text": of_llama4}.get(f.name, lambda w: w)(widened)
+        self.w = f.unfused(one_by_one(widened))
         self.heads, self.kv_heads, self.size, self.eps = f.heads, f.kv_heads, f.size, f.eps
         self.layers, self.scale = c["num_hidden_layers"], f.scale
         self.r_out = row_runs(self.heads * c.get("v_head_dim", self.size), self.heads)
@@ -823,6 +858,13 @@ class Model:
             q, k = self.rotate(q, *angles), self.rotate(k, *angles)
         if has_norms and self.family.late:
             q, k = normed(q, k)
+        _, _, growth = self.family.of_llama4(i)
+        if growth:
+            scale, step = growth
+            g = 1 + scale * log64(1 + np.floor((positions.astype(F64) + 1) / step))
+            q = mul(q, f32(g)[:, None, None])
+        if self.family.name == "llama4_text" and angles and self.config.get("use_qk_norm", True):
+            q, k = (rms_norm(y, np.ones(self.size, F32), self.eps) for y in (q, k))
         return q, k, v
 
     def add_part(self, h, y, behind):
@@ -842,7 +884,10 @@ class Model:
         acc = np.zeros_like(x)
         for t, logits in enumerate(self.product(x, at + "gate")):
             for e, w in zip(*route(logits, bias, how)):
-                y = self.act(self.network(x[t:t + 1], f"{at}experts.{e}.", 1))
+                own = x[t:t + 1]
+                if how.get("weighs_inputs"):
+                    own, w = self.act(mul(own, w)), F32(1)
+                y = self.act(self.network(own, f"{at}experts.{e}.", 1))
                 acc[t] = fma(w, y, acc[t])
         if "shared_intermediate_size" in how:
             g = F32(1)
@@ -917,6 +962,9 @@ class Model:
             valid = j <= positions[:, None]
             if self.window(i):
                 valid &= positions[:, None] - self.window(i) < j
+            chunk = self.family.of_llama4(i)[1]
+            if chunk:
+                valid &= (positions - positions % chunk)[:, None] <= j
             rows = np.flatnonzero(valid.any(axis=1))
             if rows.size == 0:
                 continue

@@ -12,11 +12,14 @@ INVAR, SOURCE, FULL = sys.argv[1], sys.argv[2], "--full" in sys.argv or os.envir
 MODELS = ["llama-gqa", "llama3-rope-tied", "mistral-window", "qwen2-bias", "qwen3-qknorm"]
 # Made here: families with experts, in both layouts of a checkpoint.
 MADE = {"qwen3_moe": [], "qwen2_moe": ["--heads", "4", "--ffn", "96"], "mixtral": ["--window", "40"], "olmoe": [], "glm4_moe": [],
-        "deepseek_v2": [], "deepseek_v3": [], "gpt_oss": ["--window", "6"]}
+        "deepseek_v2": [], "deepseek_v3": [], "gpt_oss": ["--window", "6"],
+        "llama4_text": []}
+LAYERS = {"llama4_text": "4"}  # of which the last does not rotate
 CHANGES = {"deepseek_v2": {"n_group": 4, "topk_group": 2, "topk_method": "group_limited_greedy"},
            "deepseek_v3": {"n_group": 2, "topk_group": 1, "routed_scaling_factor": 2.5},
            "glm4_moe": {"n_group": 4, "topk_group": 2, "routed_scaling_factor": 2.5, "first_k_dense_replace": 0,
                          "partial_rotary_factor": 0.5, "use_qk_norm": False},
+           "llama4_text": {"attention_chunk_size": 6, "floor_scale": 4, "num_experts_per_tok": 2},
            "gpt_oss": {"layer_types": ["sliding_attention", "full_attention"], "rope_scaling": {
                "rope_type": "yarn", "factor": 4.0, "truncate": False, "original_max_position_embeddings": 64}}}
 SAMPLED = {"temperature": 0.8, "top_k": 40, "top_p": 0.9, "min_p": 0.01, "seed": 2**63 - 5, "repetition_penalty": 1.3,
@@ -109,13 +112,13 @@ def page_answer(model, arithmetic, tokens, parameters):
 
 
 def made(folder, family, is_fused):
-    subprocess.run([INVAR, "make-model", f"{folder}/model", "--preset", "tiny", "--layers", "2", "--family", family,
+    subprocess.run([INVAR, "make-model", f"{folder}/model", "--preset", "tiny", "--layers", LAYERS.get(family, "2"), "--family", family,
                     *MADE[family]], check=True, stdout=subprocess.DEVNULL)
     path = f"{folder}/model/config.json"
     config = json.load(open(path))
     with open(path, "w") as file:
         json.dump(config | CHANGES.get(family, {}), file)
-    if is_fused and family != "gpt_oss":  # which has one layout
+    if is_fused and family not in ("gpt_oss", "llama4_text"):  # which has one layout
         fused(f"{folder}/model")
     return f"{folder}/model"
 
@@ -123,7 +126,7 @@ def made(folder, family, is_fused):
 def check_experts():
     """How many of the made models differ from the page; the layouts of one have the same bits."""
     failed = 0
-    for family in MADE if FULL else ["qwen2_moe", "deepseek_v3", "gpt_oss"]:
+    for family in MADE if FULL else ["qwen2_moe", "deepseek_v3", "gpt_oss", "llama4_text"]:
         for arithmetic in ["portable", "hopper"] if FULL else ["portable"]:
             hashes = set()
             for is_fused in [False, True] if FULL else [True]:

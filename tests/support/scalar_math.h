@@ -91,9 +91,15 @@ struct Scores {
   std::optional<float> sink = {};
 };
 
+// The first position that a position sees.
+inline int first_seen(int p, int window, int chunk) {
+  const int of_window = window > 0 ? std::max(0, p - window + 1) : 0;
+  return std::max(of_window, chunk > 0 ? p / chunk * chunk : 0);
+}
+
 // Of a query of one head at position p: that of keys and values which begins at element `first`.
 inline Floats attend(Order order, const bf16_t* q, const std::vector<Halves>& k,
-                     const std::vector<Halves>& v, int e, int first, int p, int window = 0,
+                     const std::vector<Halves>& v, int e, int first, int p, int begin = 0,
                      Scores scores = {}) {
   const double root = std::sqrt(static_cast<double>(e)), log2e = 0x1.71547652b82fep+0;
   float c = static_cast<float>(scores.scale > 0 ? log2e * scores.scale : log2e / root), inner = 0;
@@ -101,7 +107,6 @@ inline Floats attend(Order order, const bf16_t* q, const std::vector<Halves>& k,
     c = static_cast<float>(log2e * scores.cap);
     inner = static_cast<float>(2 * (scores.scale > 0 ? scores.scale : 1 / root) / scores.cap);
   }
-  const int begin = window > 0 ? std::max(0, p - window + 1) : 0;
   float m = 0, l = 0;
   Floats o;
   for (int split = begin / kSplitSlots; split * kSplitSlots <= p; ++split) {
@@ -182,6 +187,8 @@ inline std::vector<std::pair<int, float>> routed(const Routing& how, Floats scor
       if (!std::ranges::binary_search(kept, static_cast<int>(e / size))) choice[e] = -INFINITY;
   }
   const std::vector<int> ids = best(choice, how.chosen);
+  if (how.score == ExpertScore::sigmoid_of_chosen)
+    for (const int e : ids) scores[e] = 1.0f / (1.0f + math::exp(-scores[e]));
   if (how.score == ExpertScore::softmax_of_chosen) {
     std::vector<float*> chosen;
     for (const int e : ids) chosen.push_back(&scores[e]);

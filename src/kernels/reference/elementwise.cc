@@ -246,6 +246,16 @@ void scale_logits(const ScaleLogitsParams& p, const Execution& on) {
     }
 }
 
+void place_values(const PlaceValuesParams& p, const Execution& on) {
+  const auto [begin, end] = on.share.of(p.rows);
+  for (int64_t t = begin; t < end; ++t)
+    for (int64_t h = 0; h < p.heads; ++h) {
+      const float* x = p.x + (t * p.heads + h) * p.width;
+      float* out = p.out + t * p.out_stride + h * p.head_dim;
+      for (int32_t i = 0; i < p.head_dim; ++i) out[i] = i < p.width ? x[i] * p.scale : 0.0f;
+    }
+}
+
 void qkv(const QkvParams& p, const Execution& on) {
   const auto [begin, end] = on.share.of(p.rows);
   const int e = p.kv.head_dim, groups = p.kv.kv_heads;

@@ -49,6 +49,31 @@ void gather_rows(const GatherRowsParams& p, const Execution& on) {
 
 namespace {
 
+void scale_row(const Activation& x, int64_t row, int64_t width, float weight) {
+  if (x.type == DType::f32) {
+    float* values = static_cast<float*>(x.data) + row * x.stride;
+    for (int64_t i = 0; i < width; ++i) values[i] = values[i] * weight;
+    return;
+  }
+  bf16_t* values = static_cast<bf16_t*>(x.data) + row * x.stride;
+  for (int64_t i = 0; i < width; ++i) values[i] = f32_to_bf16(bf16_to_f32(values[i]) * weight);
+}
+
+}  // namespace
+
+void weigh_rows(const WeighRowsParams& p, const Execution& on) {
+  const GatherRowsParams& of = p.of;
+  const auto [begin, end] = on.share.of(p.pairs);
+  for (int64_t i = begin; i < end; ++i) {
+    const int32_t at = p.place[i];
+    if (at >= of.begin[0] && at < of.begin[of.experts])
+      scale_row(of.out, at, of.width, p.weights[i]);
+    p.weights[i] = 1;
+  }
+}
+
+namespace {
+
 Activation rows_from(Activation x, int64_t row) {
   x.data = static_cast<char*>(x.data) + row * x.stride * size_of(x.type);
   return x;

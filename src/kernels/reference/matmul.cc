@@ -197,6 +197,8 @@ Kernels table(Order order) {
           .route = route,
           .sort_rows = sort_rows,
           .gather_rows = gather_rows,
+          .weigh_rows = weigh_rows,
+          .place_values = place_values,
           .expert_matmul = expert_matmul,
           .expert_gated_matmul = expert_gated_matmul,
           .combine = combine,

@@ -29,6 +29,7 @@ void quantise_fp8(const QuantiseParams& p, const Execution& on);
 void fp8_matmul(const MatmulParams& p, const Execution& on);
 void fp8_gated_matmul(const GatedMatmulParams& p, const Execution& on);
 void qkv(const QkvParams& p, const Execution& on);
+void place_values(const PlaceValuesParams& p, const Execution& on);
 template <Order order>
 void attention(const AttentionParams& p, const Execution& on);
 template <Order order>
@@ -47,6 +48,7 @@ void place_latent(const PlaceLatentParams& p, const Execution& on);
 void route(const RouteParams& p, const Execution& on);
 void sort_rows(const SortRowsParams& p, const Execution& on);
 void gather_rows(const GatherRowsParams& p, const Execution& on);
+void weigh_rows(const WeighRowsParams& p, const Execution& on);
 void expert_matmul(const ExpertMatmulParams& p, const Execution& on);
 void expert_gated_matmul(const ExpertGatedMatmulParams& p, const Execution& on);
 void combine(const CombineParams& p, const Execution& on);

@@ -44,6 +44,37 @@ void check_latent(const LatentSpec& latent, const DecoderSpec& spec, std::string
 void check_part(const AttentionSpec& attention, const DecoderSpec& spec, std::string_view where) {
   if (attention.window < 0 || attention.window > kMaxPositions)
     fail("{}: expected a window from 0 to {}, found {}", where, kMaxPositions, attention.window);
+  if (attention.chunk < 0 || attention.chunk > kMaxPositions)
+    fail("{}: expected a chunk of attention from 0 to {} positions, found {}", where, kMaxPositions,
+         attention.chunk);
+  const bool is_plain = !attention.latent && !spec.joint_qk_norm && !spec.qk_norm;
+  if ((attention.has_unit_heads || attention.growth) && !is_plain)
+    fail(
+        "{}: expected plain queries and keys where their heads have a norm without weights or grow",
+        where);
+  if (attention.growth && (attention.rope || !(attention.growth->step >= 1)))
+    fail(
+        "{}: expected queries that grow every 1 or more positions in a layer without a rotation, "
+        "found a step of {}",
+        where, attention.growth->step);
+  const int kv_heads = spec.kv_heads_of(attention);
+  if (kv_heads < 1 || spec.heads % kv_heads)
+    fail("{}: expected the key/value heads to divide the heads, found {} and {}", where, kv_heads,
+         spec.heads);
+  const int values = attention.value_dim;
+  if (values < 0 || values > spec.head_dim || (values > 0 && attention.latent))
+    fail("{}: expected values of 1 to {} elements, found {}", where, spec.head_dim, values);
+  if (values != 0 && values != spec.head_dim && attention.has_output_gate)
+    fail("{}: expected no output gate where values are narrower than keys", where);
+  if (values != 0 && values != spec.head_dim && spec.heads * values % 32 != 0)
+    fail(
+        "{}: expected values of all heads, narrower than keys, of whole thirty-twos, found {} of "
+        "{}",
+        where, spec.heads, values);
+  const AttentionSpec& first = *spec.first<AttentionSpec>();
+  if (values != first.value_dim)
+    fail("{}: expected values of as many elements in all layers, found {} and {}", where,
+         first.value_dim, values);
   if (attention.latent) check_latent(*attention.latent, spec, where);
   if (is_after(attention.norms) && spec.o_bias)
     fail("{}: expected no bias of a product that a norm follows", where);
@@ -96,7 +127,7 @@ void check_part(const StateSpaceSpec& s, const DecoderSpec& spec, std::string_vi
                            .value_size = s.head_size,
                            .taps = s.taps},
              spec, where);
-  if (s.norm_groups != 1 && s.norm_groups != s.groups)
+  if (s.norm_groups < 0 || (s.norm_groups > 1 && s.norm_groups != s.groups))
     fail("{}: expected the norm of a state space to have 1 group or the {} of its keys, found {}",
          where, s.groups, s.norm_groups);
   if (!(s.least_step >= 0 && s.most_step > s.least_step))

@@ -259,7 +259,8 @@ void read_windows(ConfigReader& reader, const Family& family, DecoderSpec& spec)
   for (int i = 0; i < layers; ++i)
     set_window(i, i >= first && !is_full[static_cast<size_t>(i)] ? window : 0);
 
-  const json::Value* types = family.has_states ? nullptr : reader.take("layer_types");
+  const json::Value* types =
+      family.has_states || family.has_layer_kinds ? nullptr : reader.take("layer_types");
   if (!types) return;
   const size_t found = types->is_array() ? types->as_array().size() : 0;
   if (found != static_cast<size_t>(layers))
@@ -400,6 +401,7 @@ constexpr Tower kTowers[] = {
     {"qwen2_5_vl", "Qwen2_5_VLForConditionalGeneration", "qwen2"},
     {"qwen3_vl", "Qwen3VLForConditionalGeneration", "qwen3"},
     {"qwen3_vl_moe", "Qwen3VLMoeForConditionalGeneration", "qwen3_vl_moe_text"},
+    {"llama4", "Llama4ForConditionalGeneration", "llama4_text"},
     {"kimi_k25", "KimiK25ForConditionalGeneration", "kimi_k2"},
     {"qwen3_5", "Qwen3_5ForConditionalGeneration", "qwen3_5_text"},
     {"qwen3_5_moe", "Qwen3_5MoeForConditionalGeneration", "qwen3_5_moe_text"},

@@ -26,6 +26,8 @@ struct StoredAt {
   std::string tensor;
   std::function<int64_t(int64_t)> row = {};  // where each of its rows does; empty: at its own place
   bool is_plus_one = false;                  // 1 is added to its elements, in f32 (Gemma's norms)
+  float scale = 1;                           // its elements are multiplied by it, in f32
+  bool is_exponential = false;               // it holds -exp of its elements (GGUF's A)
   std::vector<int64_t> shape = {};           // that it must have; empty: the tensor's own, or rows
   bool is_transposed = false;                // its columns are rows there, from row(0) on
   int64_t column = 0, step = 1;  // then its rows are every step-th column from `column` on
@@ -35,6 +37,7 @@ struct Family {
   std::string_view name;  // model_type
   std::string_view architecture;
   std::string_view other_architecture = {};  // whose class newer files of this model_type name
+  std::string_view unread = {};              // tensors of a module that predicts further begin so
   bool qkv_bias = false;                     // implied
   bool qk_norm = false;                      // implied
   bool has_attention_bias = false;   // the key "attention_bias" adds biases to q, k, v and o
@@ -42,6 +45,7 @@ struct Family {
   int64_t head_dim = 0;              // when the key is absent; 0: hidden / heads
   bool has_dense_layers = true;      // the key "intermediate_size" has to be there
   bool has_states = false;           // "layer_types" says which layers have states; `read` reads it
+  bool has_layer_kinds = false;      // it names kinds of the family's own; `read` reads it
   bool has_image_positions = false;  // its rotations name the parts of an image's positions
   WindowRule windows = WindowRule::none;
   int pattern = 0;           // of WindowRule::pattern
@@ -104,6 +108,9 @@ void read_ropes(ConfigReader& reader, const Family& family, DecoderSpec& spec);
 void limit_positions(ConfigReader& reader, DecoderSpec& spec);
 // Back, as read_ropes reads them.
 void write_ropes(const DecoderSpec& spec, const Family& family, json::Value& config);
+// Layers without a rotation: those whose number in no_rope_layers is 0, or every so many.
+void read_still_layers(ConfigReader& reader, DecoderSpec& spec);
+void write_still_layers(const DecoderSpec& spec, json::Value& config);
 // Of all layers.
 template <typename Change>
 void change_layers(DecoderSpec& spec, Change change) {

@@ -15,6 +15,7 @@ extern const Family kDeepseekV2, kDeepseekV3, kGptOss;
 extern const Family kQwen3Next, kQwen35, kQwen35Moe;
 extern const Family kLfm2, kLfm2Moe, kGraniteHybrid, kNemotronH, kKimiLinear, kOlmoHybrid;
 extern const Family kMiniMaxM2, kHunyuan3, kGlm4MoeLite, kKimiK2, kQwen3VlMoe, kMistral4;
+extern const Family kLlama4, kMiMoV2, kFalconH1;
 
 namespace {
 
@@ -26,7 +27,7 @@ constexpr std::array kFamilies = {
     &kDeepseekV3, &kGlm4Moe,  &kGraniteMoe,    &kQwen3Next,  &kQwen35,     &kQwen35Moe,
     &kLfm2,       &kLfm2Moe,  &kGraniteHybrid, &kNemotronH,  &kKimiLinear, &kOlmoHybrid,
     &kMiniMaxM2,  &kHunyuan3, &kGlm4MoeLite,   &kKimiK2,     &kQwen3VlMoe, &kMistral4,
-    &kGptOss};
+    &kLlama4,     &kMiMoV2,   &kFalconH1,      &kGptOss};
 
 }  // namespace
 

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <cmath>
 #include <cstring>
 #include <map>
 
@@ -12,6 +13,7 @@
 #include "model/families/experts.h"
 #include "model/families/gguf_places.h"
 #include "model/parts/part.h"
+#include "numerics/math.h"
 
 namespace invar {
 
@@ -78,6 +80,10 @@ constexpr std::string_view kNoText[] = {
     "model.vision_tower.", "model.vision_",          "model.multi_modal_projector.",
 };
 
+bool is_unread(const Family* family, std::string_view name) {
+  return family && !family->unread.empty() && name.starts_with(family->unread);
+}
+
 class FamilySource : public TensorSource {
  public:
   FamilySource(const DecoderSpec& announced, const TensorSource& stored) : stored_(stored) {
@@ -100,7 +106,8 @@ class FamilySource : public TensorSource {
         check_rows(at, tensor, info);
       if (at.is_plus_one) info.dtype = DType::f32;
       // Blocks lie along what are columns here.
-      if (at.is_transposed && storage_of(info.dtype).has_blocks()) info.dtype = DType::bf16;
+      const bool changes = at.is_transposed || at.scale != 1;
+      if (changes && storage_of(info.dtype).has_blocks()) info.dtype = DType::bf16;
       if (stored.has_gguf_names() && is_gguf_router(tensor.role) && has_bf16_numbers(at.tensor))
         info.dtype = DType::bf16;
       entries_[tensor.name] = {std::move(at), std::move(info)};
@@ -114,7 +121,7 @@ class FamilySource : public TensorSource {
     for (const auto& [name, entry] : entries_) names_.push_back(name);
     for (const std::string& name : stored.names())
       if (!taken.contains(name) && !(spec.is_text_tower && is_no_text(name)) &&
-          !(has_states && name.starts_with("mtp.")) &&
+          !(has_states && name.starts_with("mtp.")) && !is_unread(family, name) &&
           !(stored.has_gguf_names() && is_gguf_constant(name)))
         keep(name);
     std::ranges::sort(names_);
@@ -128,6 +135,8 @@ class FamilySource : public TensorSource {
   void read(std::string_view name, int64_t first, int64_t count, DType as,
             void* out) const override {
     const Entry& entry = find(name);
+    if (entry.at.is_exponential) return read_logarithms(entry, first, count, as, out);
+    if (entry.at.scale != 1) return read_scaled(entry, first, count, as, out);
     if (entry.at.is_plus_one) return read_plus_one(entry, first, count, as, out);
     if (entry.at.is_transposed) return read_transposed(entry, first, count, as, out);
     read_rows(entry, first, count, as, out);
@@ -246,6 +255,31 @@ class FamilySource : public TensorSource {
     std::vector<float> values(static_cast<size_t>(count));
     read_rows(entry, first, count, DType::f32, values.data());
     for (float& value : values) value = 1.0f + value;
+    convert_elements(values.data(), DType::f32, count, as, out);
+  }
+
+  // Of -exp(x) x: the bf16 number that it was made of, where there is one, else an f32.
+  void read_logarithms(const Entry& entry, int64_t first, int64_t count, DType as,
+                       void* out) const {
+    constexpr float kClose = 0x1p-22f;
+    std::vector<float> values(static_cast<size_t>(count));
+    read_rows(entry, first, count, DType::f32, values.data());
+    for (float& value : values) {
+      if (!(value < 0))
+        fail("{}: expected numbers below 0, found {}", stored_.where(entry.at.tensor), value);
+      const float found = static_cast<float>(math::log(-static_cast<double>(value)));
+      const float rounded = bf16_to_f32(f32_to_bf16(found));
+      const bool is_close = std::fabs(math::exp(rounded) + value) <= -value * kClose;
+      value = is_close ? rounded : found;
+    }
+    convert_elements(values.data(), DType::f32, count, as, out);
+  }
+
+  // Rounded once to the type that is asked for.
+  void read_scaled(const Entry& entry, int64_t first, int64_t count, DType as, void* out) const {
+    std::vector<float> values(static_cast<size_t>(count));
+    read_rows(entry, first, count, DType::f32, values.data());
+    for (float& value : values) value = value * entry.at.scale;
     convert_elements(values.data(), DType::f32, count, as, out);
   }
 

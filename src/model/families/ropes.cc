@@ -103,8 +103,8 @@ void read_llama3(ConfigReader& rope, const std::string& where, RopeSpec& spec) {
   spec.low_freq_factor = rope.number("low_freq_factor", 1e-3, 1e6);
   spec.high_freq_factor = rope.number("high_freq_factor", 1e-3, 1e6);
   spec.original_positions = rope.number("original_max_position_embeddings", 1, kMaxPositions);
-  if (spec.low_freq_factor >= spec.high_freq_factor)
-    fail("{}: expected low_freq_factor below high_freq_factor, found {} and {}", where,
+  if (spec.low_freq_factor > spec.high_freq_factor)
+    fail("{}: expected low_freq_factor up to high_freq_factor, found {} and {}", where,
          spec.low_freq_factor, spec.high_freq_factor);
 }
 

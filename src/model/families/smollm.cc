@@ -4,12 +4,11 @@
 
 namespace invar {
 
-namespace {
-
-void read(ConfigReader& reader, DecoderSpec& spec) {
+void read_still_layers(ConfigReader& reader, DecoderSpec& spec) {
   const int64_t interval = reader.integer("no_rope_layer_interval", 1, kMaxLayers, 4);
   const json::Value* list = reader.take("no_rope_layers");
   const size_t layers = static_cast<size_t>(spec.layers);
+  if (list && *list == json::Value(json::Array{})) list = nullptr;  // Llama 4's
   if (list && (!list->is_array() || list->as_array().size() < layers))
     fail("{}: \"no_rope_layers\": expected an array of {} numbers 0 or 1, found {}", reader.where(),
          layers, json::excerpt(*list));
@@ -20,14 +19,12 @@ void read(ConfigReader& reader, DecoderSpec& spec) {
   }
 }
 
-void write(const DecoderSpec& spec, json::Value& config) {
+void write_still_layers(const DecoderSpec& spec, json::Value& config) {
   json::Array rotates;
   for (const LayerSpec& layer : spec.layer_specs)
     rotates.push_back(layer.attention()->rope ? 1 : 0);
   config.set("no_rope_layers", std::move(rotates));
 }
-
-}  // namespace
 
 extern const Family kSmolLm3{.name = "smollm3",
                              .architecture = "SmolLM3ForCausalLM",
@@ -35,7 +32,7 @@ extern const Family kSmolLm3{.name = "smollm3",
                              .has_mlp_bias = true,
                              .is_tied = true,
                              .theta = 2e6,
-                             .read = read,
-                             .write = write};
+                             .read = read_still_layers,
+                             .write = write_still_layers};
 
 }  // namespace invar

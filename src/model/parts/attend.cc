@@ -50,7 +50,8 @@ void Attend::store_slots() const {
                              .window = spec_.window,
                              .positions = tables.positions,
                              .table_of = tables.table_of,
-                             .tables = tables.tables});
+                             .tables = tables.tables,
+                             .chunk = spec_.chunk});
 }
 
 AttentionParams Attend::params() const {
@@ -74,7 +75,8 @@ AttentionParams Attend::params() const {
           .num_shared = tables.num_shared,
           .score_scale = spec_.score_scale,
           .score_cap = spec_.score_cap,
-          .sinks = at_.sinks};
+          .sinks = at_.sinks,
+          .chunk = spec_.chunk};
 }
 
 void Attend::run(const QkvParams& rotation) const {

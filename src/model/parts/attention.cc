@@ -1,124 +1,56 @@
-// Attention to the keys and values of a sequence.
+#include "model/parts/attention.h"
+
 #include <algorithm>
 
-#include "kernels/recurrent_backward.h"
 #include "kernels/row_parts.h"
-#include "model/parts/attend.h"
 #include "model/parts/makers.h"
 
 namespace invar {
 
-namespace {
-
 using enum TensorRole;
-
-struct AttentionWeights : PartWeights {
-  Matrix qkv;                        // [(H + 2G) * E][D]: q, then k, then v
-  std::vector<Matrix> qkv_others;    // its last tensors, where these are stored in other blocks
-  Matrix gate;                       // [H * E][D] of outputs, or none
-  Matrix o;                          // [D][H * E]
-  const float* norm = nullptr;       // [D] or null
-  const float* norm_bias = nullptr;  // [D] or null: of LayerNorm
-  const float* q_norm = nullptr;     // [E] or null; [H * E] of a joint norm, k's [G * E]
-  const float* k_norm = nullptr;
-  const float* out_norm = nullptr;  // [D] or null
-  const float* qkv_bias = nullptr;  // [(H + 2G) * E] or null
-  const float* o_bias = nullptr;    // [D] or null
-  const float* sinks = nullptr;     // [H] or null
-};
-
-struct AttentionActivations : PartActivations {
-  float* stream = nullptr;    // [T][D] the residual stream before it, or null
-  Activation normed;          // [T][D]
-  float* qkv = nullptr;       // [T][(H + 2G) * E] the product where it is kept, or null
-  float* products = nullptr;  // the same where it is not
-  bf16_t* q = nullptr;        // [T][H][round_up(E, 32)]; f32 where the cache is
-  float* max = nullptr;       // [T][H] or null; see PartialAttentionParams
-  float* sum = nullptr;
-  Activation attended;     // [T][H * E]
-  Activation ungated;      // [T][H * E] the same before the output gate, where it is kept
-  float* gates = nullptr;  // [T][H * E] or null
-  float* added = nullptr;  // [T][D] what it adds, before the norm behind it, or null
-};
-
-class Attention final : public PartOf<AttentionWeights, AttentionActivations> {
- public:
-  explicit Attention(const PartPlace& place)
-      : PartOf(place), spec_(*layer_spec_.attention()), share_(heads_of(model_, shard_)) {}
-
-  bool is_read_later() const override {
-    return layer_spec_.ffn() && layer_spec_.ffn()->is_parallel;
-  }
-  StateShape state() const override {
-    return {.kv_heads = share_.kv_heads, .head_dim = model_.head_dim};
-  }
-  const char* refusal() const override;
-
- private:
-  void visit(Weights& w, TensorVisitor& tensors) const override;
-  const Matrix* first(const Weights& w) const override { return &w.qkv; }
-  void place(ActivationMemory& memory, Activations& at) const override;
-  void forward(const PartPass& p, const Weights& w, const Activations& at) const override;
-  void backward(BackwardPass& b, const Kept& kept) const override;
-
-  void gate_output(const PartPass& p, const Weights& w, const Activations& at) const;
-  float* products_of(const PartPass& p, const Activations& at) const;
-  bool goes_by_heads(const PartPass& p, const Weights& w, const Activations& at) const;
-  void qkv_product(const PartPass& p, const Weights& w, const Activations& at,
-                   float* products) const;
-  QkvParams make_qkv(const PartPass& p, const Weights& w, const Activations& at,
-                     const Attend& attend) const;
-  void norm_joint_heads(const PartPass& p, const Weights& w, const Activations& at) const;
-  void rotate_heads(const PartPass& p, const Activations& at) const;
-
-  int64_t query_width() const { return int64_t{share_.heads} * model_.head_dim; }
-  int64_t qkv_width() const {
-    return int64_t{share_.heads + 2 * share_.kv_heads} * model_.head_dim;
-  }
-  void attention_backward(BackwardPass& b, const Kept& kept, const Activation& d_attended) const;
-  void head_norm_gradient(BackwardPass& b, const Kept& kept, TensorRole role, int64_t first,
-                          int64_t heads) const;
-  Activation qkv_backward(BackwardPass& b, const Kept& kept) const;
-  void output_gate_backward(BackwardPass& b, const Activations& at) const;
-
-  const AttentionSpec spec_;
-  const HeadShare share_;
-};
 
 // Ranks share out heads; the attention output is cut along them.
 void Attention::visit(Weights& w, TensorVisitor& tensors) const {
   const int64_t d = model_.hidden, e = model_.head_dim;
   const bool is_layer_norm = model_.norm == NormKind::layer;
   const TensorAxis queries{model_.query_width(), share_.first_head * e, share_.heads * e};
-  const TensorAxis keys{model_.kv_width(), share_.first_kv_head * e, share_.kv_heads * e};
+  const auto of_kv_heads = [&](int64_t each) {
+    return TensorAxis{model_.kv_heads_of(spec_) * each, share_.first_kv_head * each,
+                      share_.kv_heads * each};
+  };
+  const TensorAxis keys = of_kv_heads(e), values = of_kv_heads(value_dim());
+  const TensorAxis outputs{model_.heads * value_dim(), share_.first_head * value_dim(),
+                           share_.heads * value_dim()};
   const TensorAxis inputs = whole(reads_joined(layer_spec_) ? 2 * d : d);
   if (is_before(spec_.norms))
     tensors.vector(w.norm, {{input_norm, "input_layernorm.weight", whole(d)}});
   if (is_before(spec_.norms) && is_layer_norm)
     tensors.vector(w.norm_bias, {{input_norm_bias, "input_layernorm.bias", whole(d)}});
-  tensors.matrix(w.qkv,
-                 {{q, "self_attn.q_proj.weight", queries, inputs},
-                  {k, "self_attn.k_proj.weight", keys, inputs},
-                  {v, "self_attn.v_proj.weight", keys, inputs}},
-                 {.takes_quantised = true, .others = &w.qkv_others});
+  std::vector<TensorRow> products{{q, "self_attn.q_proj.weight", queries, inputs},
+                                  {k, "self_attn.k_proj.weight", keys, inputs}};
+  const TensorRow value{v, "self_attn.v_proj.weight", values, inputs};
+  if (!places_values()) products.push_back(value);
+  tensors.matrix(w.qkv, products, {.takes_quantised = true, .others = &w.qkv_others});
+  if (places_values()) tensors.matrix(w.v, {value}, {.takes_quantised = true});
   if (spec_.has_output_gate)
     tensors.matrix(w.gate, {{q_gate, "self_attn.q_gate.weight", queries, inputs}},
                    {.takes_quantised = true});
   if (model_.qkv_bias)
     tensors.vector(w.qkv_bias, {{q_bias, "self_attn.q_proj.bias", queries},
                                 {k_bias, "self_attn.k_proj.bias", keys},
-                                {v_bias, "self_attn.v_proj.bias", keys}});
+                                {v_bias, "self_attn.v_proj.bias", values}});
   if (model_.qk_norm) {
     const bool is_joint = model_.joint_qk_norm;
     tensors.vector(w.q_norm, {{q_norm, "self_attn.q_norm.weight",
                                whole(is_joint ? model_.query_width() : e)}});
     tensors.vector(w.k_norm,
-                   {{k_norm, "self_attn.k_norm.weight", whole(is_joint ? model_.kv_width() : e)}});
+                   {{k_norm, "self_attn.k_norm.weight", whole(is_joint ? keys.size : e)}});
   }
+  if (spec_.has_unit_heads) tensors.numbers(w.ones, std::vector<float>(static_cast<size_t>(e), 1));
   if (spec_.has_sinks)
     tensors.vector(w.sinks,
                    {{sinks, "self_attn.sinks", {model_.heads, share_.first_head, share_.heads}}});
-  tensors.matrix(w.o, {{o, "self_attn.o_proj.weight", whole(d), queries}},
+  tensors.matrix(w.o, {{o, "self_attn.o_proj.weight", whole(d), outputs}},
                  {.takes_quantised = true});
   if (model_.o_bias) tensors.vector(w.o_bias, {{o_bias, "self_attn.o_proj.bias", whole(d)}});
   if (is_after(spec_.norms))
@@ -135,7 +67,9 @@ void Attention::place(ActivationMemory& memory, Activations& at) const {
   at.q = memory.heads(share_.heads, model_.head_dim);
   if (is_kept) at.max = memory.array<float>(share_.heads);
   if (is_kept) at.sum = memory.array<float>(share_.heads);
+  if (places_values()) at.values = memory.array<float>(share_.kv_heads * value_dim());
   at.attended = memory.activation(query_width());
+  if (is_narrow()) at.narrow = memory.activation(share_.heads * value_dim());
   if (spec_.has_output_gate) at.gates = memory.array<float>(query_width());
   if (spec_.has_output_gate && is_kept) at.ungated = memory.activation(query_width());
 }
@@ -168,9 +102,23 @@ void Attention::forward(const PartPass& p, const Weights& w, const Activations& 
   p.trace("attention", at.attended, query_width());
   if (spec_.has_output_gate) gate_output(p, w, at);
 
-  p.ops.add_product("o", at.attended, w.o, shard_.runs(attention_output_split_k(model_)), w.o_bias,
-                    w.out_norm, p.next, at.added);
+  if (is_narrow()) narrow(p, at);
+  p.ops.add_product("o", is_narrow() ? at.narrow : at.attended, w.o,
+                    shard_.runs(attention_output_split_k(model_)), w.o_bias, w.out_norm, p.next,
+                    at.added);
   p.trace("o", p.hidden, model_.hidden);
+}
+
+// The elements of each head that values have.
+void Attention::narrow(const PartPass& p, const Activations& at) const {
+  const size_t size = static_cast<size_t>(size_of(at.narrow.type));
+  const size_t from = static_cast<size_t>(model_.head_dim) * size;
+  const size_t to = static_cast<size_t>(value_dim()) * size;
+  for (int64_t t = 0; t < p.rows; ++t)
+    p.ops.stream().copy_rows(
+        static_cast<std::byte*>(at.narrow.data) + t * at.narrow.stride * size, to,
+        static_cast<std::byte*>(at.attended.data) + t * at.attended.stride * size, from, to,
+        share_.heads);
 }
 
 void Attention::gate_output(const PartPass& p, const Weights& w, const Activations& at) const {
@@ -199,9 +147,10 @@ bool Attention::goes_by_heads(const PartPass& p, const Weights& w, const Activat
   constexpr int64_t kByHeadRows = 64;  // with fewer, a product's memory is small anyway
   const Arithmetic& arithmetic = p.ops.arithmetic();
   const int parts = qkv_shares(p.rows, p.ops.team()).groups;
-  return p.ops.kernels().qkv_product && !model_.joint_qk_norm && !model_.late_qk_norm &&
-         !arithmetic.is_exact && !arithmetic.is_baseline && p.rows >= kByHeadRows &&
-         share_.kv_heads % parts == 0 && model_.head_dim % kPanelWidth == 0 &&
+  return p.ops.kernels().qkv_product && !model_.joint_qk_norm && !turns_early() && !spec_.growth &&
+         !places_values() && !arithmetic.is_exact && !arithmetic.is_baseline &&
+         p.rows >= kByHeadRows && share_.kv_heads % parts == 0 &&
+         model_.head_dim % kPanelWidth == 0 &&
          parts * qkv_scratch_stride(model_.head_dim) <= qkv_width() && !p.hooks.is_traced() &&
          !at.qkv && !p.ops.is_adapted(w.qkv);
 }
@@ -212,9 +161,10 @@ QkvParams Attention::make_qkv(const PartPass& p, const Weights& w, const Activat
                               const Attend& attend) const {
   const bool by_heads = !model_.joint_qk_norm;  // else they are normed before
   float* products = products_of(p, at);
-  const QkvParams rotation =
-      attend.rotation(model_.late_qk_norm ? p.ops.ropes().still() : p.ops.ropes().of(layer_),
-                      by_heads ? w.q_norm : nullptr, by_heads ? w.k_norm : nullptr);
+  const float* q_norm = spec_.has_unit_heads ? w.ones : by_heads ? w.q_norm : nullptr;
+  const float* k_norm = spec_.has_unit_heads ? w.ones : by_heads ? w.k_norm : nullptr;
+  const QkvParams rotation = attend.rotation(
+      turns_early() ? p.ops.ropes().still() : p.ops.ropes().of(layer_), q_norm, k_norm);
   if (goes_by_heads(p, w, at)) {
     p.ops.run("qkv", p.ops.kernels().qkv_product,
               QkvProductParams{.x = p.ops.factor(at.normed, w.qkv, p.rows, 1),
@@ -226,7 +176,8 @@ QkvParams Attention::make_qkv(const PartPass& p, const Weights& w, const Activat
     qkv_product(p, w, at, products);
     p.trace("qkv", products, qkv_width());
     if (model_.joint_qk_norm) norm_joint_heads(p, w, at);
-    if (model_.late_qk_norm) rotate_heads(p, at);
+    if (turns_early()) turn(p, at, p.ops.ropes().of(layer_), share_.heads + share_.kv_heads);
+    if (spec_.growth) turn(p, at, p.ops.ropes().growth_of(layer_), share_.heads);
     if (!attend.rotates()) p.ops.run("rope", p.ops.kernels().qkv, rotation);
   }
   attend.store_slots();
@@ -246,7 +197,24 @@ void Attention::qkv_product(const PartPass& p, const Weights& w, const Activatio
     first += last->n;
     last = &other;
   }
-  product(*last, first, &w.o);
+  product(*last, first, places_values() ? &w.v : &w.o);
+  if (places_values()) value_product(p, w, at, products + last->n + first);
+}
+
+void Attention::value_product(const PartPass& p, const Weights& w, const Activations& at,
+                              float* out) const {
+  const int64_t first = qkv_width() - share_.kv_heads * model_.head_dim;
+  p.ops.product("v", at.normed, w.v, w.qkv_bias ? w.qkv_bias + first : nullptr, p.rows, at.values,
+                w.v.n, &w.o);
+  p.ops.run("place values", p.ops.kernels().place_values,
+            PlaceValuesParams{.x = at.values,
+                              .rows = p.rows,
+                              .heads = share_.kv_heads,
+                              .width = value_dim(),
+                              .head_dim = model_.head_dim,
+                              .scale = spec_.value_scale,
+                              .out = out,
+                              .out_stride = qkv_width()});
 }
 
 // The queries of a row are one vector of the norm, its keys another one.
@@ -258,155 +226,23 @@ void Attention::norm_joint_heads(const PartPass& p, const Weights& w, const Acti
     p.ops.stream().copy_rows(at.qkv, bytes, products, bytes, bytes, 1);
   p.ops.norm_part(products, stride, queries, w.q_norm, {products, DType::f32, stride}, true);
   float* keys = products + queries;
-  p.ops.norm_part(keys, stride, model_.kv_width(), w.k_norm, {keys, DType::f32, stride}, true);
+  p.ops.norm_part(keys, stride, share_.kv_heads * model_.head_dim, w.k_norm,
+                  {keys, DType::f32, stride}, true);
 }
 
-// Queries and keys, before their norms.
-void Attention::rotate_heads(const PartPass& p, const Activations& at) const {
-  const RopeTable& rope = p.ops.ropes().of(layer_);
+// The first heads of queries and keys, before their norms. A table of growth multiplies them.
+void Attention::turn(const PartPass& p, const Activations& at, const RopeTable& rope,
+                     int heads) const {
   p.ops.run("rope", p.ops.kernels().rotate_heads,
             RotateHeadsParams{.x = products_of(p, at),
                               .x_stride = qkv_width(),
                               .rows = p.rows,
-                              .heads = share_.heads + share_.kv_heads,
+                              .heads = heads,
                               .head_dim = model_.head_dim,
                               .positions = p.ops.tables().positions,
                               .cos = rope.cos(),
                               .sin = rope.sin()});
 }
-
-// d_qkv of rotated queries and keys, and of values.
-void Attention::attention_backward(BackwardPass& b, const Kept& kept,
-                                   const Activation& d_attended) const {
-  const Activations& at = kept.at;
-  const BackwardWorkspace& ws = b.workspace();
-  b.run("attention backward", b.kernels().attention_backward,
-        AttentionBackwardParams{.forward = {.q = at.q,
-                                            .rows = b.rows(),
-                                            .heads = model_.heads,
-                                            .positions = b.tables().positions,
-                                            .table_of = b.tables().table_of,
-                                            .tables = b.tables().tables,
-                                            .window = spec_.window,
-                                            .kv = kept.kv,
-                                            .out = at.ungated.data ? at.ungated : at.attended,
-                                            .score_scale = spec_.score_scale},
-                                .max = at.max,
-                                .sum = at.sum,
-                                .d_out = d_attended,
-                                .max_positions = ws.max_positions,
-                                .d_qkv = ws.qkv.data(),
-                                .d_qkv_stride = qkv_width(),
-                                .scratch = ws.scratch.data(),
-                                .scratch_stride = ws.scratch_stride});
-}
-
-void Attention::head_norm_gradient(BackwardPass& b, const Kept& kept, TensorRole role,
-                                   int64_t first, int64_t heads) const {
-  const DecoderSpec& spec = model_;
-  if (!b.gradient(role, layer_)) return;
-  const bool is_joint = spec.joint_qk_norm;
-  const int64_t column = first * spec.head_dim;
-  b.run("norm gradient", b.kernels().norm_gradient,
-        NormGradientParams{.dy = b.workspace().qkv.data() + column,
-                           .dy_stride = qkv_width(),
-                           .x = kept.at.qkv + column,
-                           .x_stride = qkv_width(),
-                           .rs = b.workspace().rs.data() + (is_joint ? first > 0 : first),
-                           .rs_stride = is_joint ? 2 : spec.heads + spec.kv_heads,
-                           .rows = b.rows(),
-                           .heads = is_joint ? 1 : heads,
-                           .width = is_joint ? heads * spec.head_dim : spec.head_dim,
-                           .gradient = b.gradient(role, layer_)});
-}
-
-// The gradient of the q, k, v product; also that of the heads' norms.
-Activation Attention::qkv_backward(BackwardPass& b, const Kept& kept) const {
-  const DecoderSpec& spec = model_;
-  const Weights& w = kept.w;
-  const Activation d_qkv = BackwardPass::activation(b.workspace().wide, qkv_width());
-  b.run("rotation backward", b.kernels().qkv_backward,
-        QkvBackwardParams{.d_qkv = b.workspace().qkv.data(),
-                          .d_qkv_stride = qkv_width(),
-                          .qkv = kept.at.qkv,
-                          .qkv_stride = qkv_width(),
-                          .rows = b.rows(),
-                          .heads = spec.heads,
-                          .kv_heads = spec.kv_heads,
-                          .head_dim = spec.head_dim,
-                          .q_norm = w.q_norm,
-                          .k_norm = w.k_norm,
-                          .norm_eps = spec.norm_eps,
-                          .positions = b.tables().positions,
-                          .cos = b.rope(layer_).cos(),
-                          .sin = b.rope(layer_).sin(),
-                          .rs = b.workspace().rs.data(),
-                          .is_joint = spec.joint_qk_norm,
-                          .out = d_qkv});
-  if (spec.qk_norm) {
-    head_norm_gradient(b, kept, q_norm, 0, spec.heads);
-    head_norm_gradient(b, kept, k_norm, spec.heads, spec.kv_heads);
-  }
-  return d_qkv;
-}
-
-void Attention::backward(BackwardPass& b, const Kept& kept) const {
-  const Activations& at = kept.at;
-  const BackwardWorkspace& ws = b.workspace();
-  const int64_t d = model_.hidden, queries = model_.query_width(), keys = model_.kv_width();
-  const Activation d_out = b.added(attention_out_norm, layer_, kept.w.out_norm, at.added);
-  b.matmul("o dX", d_out, kept.transposed.o, ws.attended.data());
-  b.pack_inputs(at.attended, queries);
-  b.weight_gradient("o dW", b.gradient(o, layer_), d_out, {0, d}, queries);
-  b.bias_gradient(o_bias, layer_, d_out, {0, d});
-  b.adapter(kept.w.o, at.attended, shard_.runs(attention_output_split_k(model_)), d_out,
-            ws.attended.data());
-  if (spec_.has_output_gate) output_gate_backward(b, at);
-
-  attention_backward(b, kept, b.round(ws.attended.data(), queries, ws.wide));
-  const Activation d_qkv = qkv_backward(b, kept);
-  b.matmul("qkv dX", d_qkv, kept.transposed.qkv, ws.normed.data());
-  b.pack_inputs(at.normed, d);
-  const Columns of_q{0, queries}, of_k{queries, keys}, of_v{queries + keys, keys};
-  b.weight_gradient("qkv dW", b.gradient(q, layer_), d_qkv, of_q, d);
-  b.weight_gradient("qkv dW", b.gradient(k, layer_), d_qkv, of_k, d);
-  b.weight_gradient("qkv dW", b.gradient(v, layer_), d_qkv, of_v, d);
-  b.bias_gradient(q_bias, layer_, d_qkv, of_q);
-  b.bias_gradient(k_bias, layer_, d_qkv, of_k);
-  b.bias_gradient(v_bias, layer_, d_qkv, of_v);
-  b.adapter(kept.w.qkv, at.normed, 1, d_qkv, ws.normed.data());
-  if (spec_.has_output_gate) {
-    const Activation d_gate = b.round(ws.output_gates.data(), queries, ws.wide);
-    b.matmul("output gate dX", d_gate, kept.transposed.gate, ws.normed.data(), true);
-    b.weight_gradient("output gate dW", b.gradient(q_gate, layer_), d_gate, of_q, d);
-    b.adapter(kept.w.gate, at.normed, 1, d_gate, ws.normed.data());
-  }
-  b.norm({input_norm, layer_, kept.w.norm, input_norm_bias}, at.stream);
-  if (is_read_later()) b.add_to_hidden(ws.beside);
-}
-
-// From what the gate left to what attention left, and to the gate's product.
-void Attention::output_gate_backward(BackwardPass& b, const Activations& at) const {
-  const BackwardWorkspace& ws = b.workspace();
-  b.run("output gate backward", b.kernels().output_gate_backward,
-        OutputGateBackwardParams{.x = at.ungated,
-                                 .gate = at.gates,
-                                 .d = ws.attended.data(),
-                                 .rows = b.rows(),
-                                 .width = query_width(),
-                                 .dx = ws.attended.data(),
-                                 .d_gate = ws.output_gates.data()});
-}
-
-const char* Attention::refusal() const {
-  if (model_.late_qk_norm)
-    return "its q/k norm stands behind the rotation, and the gradient of that is not implemented";
-  if (spec_.score_cap > 0) return "its scores are capped, whose gradient is not implemented";
-  if (spec_.has_sinks) return "its attention has sinks, whose gradient is not implemented";
-  return nullptr;
-}
-
-}  // namespace
 
 std::unique_ptr<LayerPart> make_attention(const PartPlace& place) {
   return std::make_unique<Attention>(place);

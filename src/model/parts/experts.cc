@@ -156,6 +156,11 @@ void Experts::route(const PartPass& p, const Weights& w, const Activations& at) 
   p.ops.run("route", kernels.route, route);
   p.ops.run("sort rows", kernels.sort_rows, sort);
   p.ops.run("gather rows", kernels.gather_rows, gather);
+  if (spec_.weighs_inputs)
+    p.ops.run(
+        "weigh rows", kernels.weigh_rows,
+        WeighRowsParams{
+            .of = gather, .place = at.place, .weights = at.weights, .pairs = gather.most_rows});
 }
 
 // Every expert's outputs where all ranks' are read.

@@ -43,7 +43,7 @@ class LatentAttention final : public PartOf<LatentWeights, LatentActivations> {
       : PartOf(place),
         spec_(*layer_spec_.attention()),
         latent_(*spec_.latent),
-        share_(heads_of(model_, shard_)) {}
+        share_(heads_of(model_, spec_, shard_)) {}
 
   StateShape state() const override {
     return {.kv_heads = share_.kv_heads, .head_dim = model_.head_dim};

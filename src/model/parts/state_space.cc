@@ -49,6 +49,7 @@ class StateSpace final : public PartWithState<StateSpaceWeights, StateSpaceActiv
   void visit(Weights& w, TensorVisitor& tensors) const override;
   const Matrix* first(const Weights& w) const override { return &w.inputs; }
   void place(ActivationMemory& memory, Activations& at) const override;
+  void begin(const PartPass& p, const Weights& w, const Activations& at) const override;
   void forward(const PartPass& p, const Weights& w, const Activations& at) const override;
   void backward(BackwardPass& b, const Kept& kept) const override;
 
@@ -69,7 +70,9 @@ void StateSpace::visit(Weights& w, TensorVisitor& tensors) const {
   const TensorAxis keys = of_ranks(int64_t{spec_.groups} * spec_.state_size),
                    values = of_ranks(spec_.width()), heads = of_ranks(spec_.heads);
   const Each taps = every_tap(spec_.taps);
-  tensors.vector(w.norm, {{input_norm, "input_layernorm.weight", d}});
+  tensors.vector(
+      w.norm,
+      {{input_norm, spec_.is_beside ? "beside_layernorm.weight" : "input_layernorm.weight", d}});
   tensors.matrix(w.inputs,
                  {{recurrent_q, "mamba.c_proj.weight", keys, d},
                   {recurrent_k, "mamba.b_proj.weight", keys, d},
@@ -89,7 +92,8 @@ void StateSpace::visit(Weights& w, TensorVisitor& tensors) const {
   tensors.vector(w.bias, {{decay_bias, "mamba.dt_bias", heads}});
   tensors.vector(w.log_rate, {{decay_rate, "mamba.A_log", heads}});
   tensors.vector(w.skips, {{skip, "mamba.D", heads}});
-  tensors.vector(w.group_norm, {{head_norm, "mamba.norm.weight", values}});
+  if (spec_.norm_groups > 0)
+    tensors.vector(w.group_norm, {{head_norm, "mamba.norm.weight", values}});
   tensors.matrix(w.o, {{recurrent_o, "mamba.out_proj.weight", d, values}},
                  {.takes_quantised = true});
 }
@@ -113,7 +117,7 @@ RecurrentHeads::Gates StateSpace::gates_of(const Weights& w, const Activations& 
 }
 
 GatedNormParams StateSpace::norm_of(int64_t rows, const Weights& w, const Activations& at) const {
-  const int64_t groups = spec_.norm_groups / shard_.size;  // of this rank
+  const int64_t groups = heads_.key_heads;  // of this rank
   return {.x = at.heads.out,
           .x_stride = heads_.values(),
           .gate = at.inputs + heads_.mixed(),
@@ -121,7 +125,7 @@ GatedNormParams StateSpace::norm_of(int64_t rows, const Weights& w, const Activa
           .weight = w.group_norm,
           .own_weights = true,
           .is_sigmoid = false,
-          .gate_first = true,
+          .gate_first = !spec_.norm_first,
           .eps = model_.norm_eps,
           .rows = rows,
           .groups = groups,
@@ -129,11 +133,16 @@ GatedNormParams StateSpace::norm_of(int64_t rows, const Weights& w, const Activa
           .out = at.gated};
 }
 
+// Beside attention it reads what attention reads.
+void StateSpace::begin(const PartPass& p, const Weights& w, const Activations& at) const {
+  if (spec_.is_beside) p.ops.norm(p.hidden, w.norm, at.normed);
+}
+
 // h = h + o(norm(recurrence(conv(inputs(norm(h))), steps(norm(h))) * silu(gates)))
 void StateSpace::forward(const PartPass& p, const Weights& w, const Activations& at) const {
   const RecurrentMemory memory = heads_.begin(p);
   p.hooks.keep_hidden(at.stream);
-  p.ops.norm(p.hidden, w.norm, at.normed);
+  if (!spec_.is_beside) p.ops.norm(p.hidden, w.norm, at.normed);
   p.trace("attention_norm", at.normed, model_.hidden);
   p.ops.product("recurrent inputs", at.normed, w.inputs, nullptr, p.rows, at.inputs, w.inputs.n);
   p.ops.product("recurrent gates", at.normed, w.steps, nullptr, p.rows, at.steps, w.steps.n, &w.o);

@@ -61,6 +61,7 @@ class TensorVisitor {
   virtual void matrix(Matrix& to, const std::vector<TensorRow>& rows, MatrixForm form = {}) = 0;
   // Numbers that no checkpoint holds.
   virtual void numbers(const int32_t*&, const std::vector<int32_t>&) {}
+  virtual void numbers(const float*&, const std::vector<float>&) {}
 };
 
 }  // namespace invar

@@ -1,0 +1,185 @@
+// Llama 4, MiMo V2 Flash and Falcon H1: what their published configurations say of each layer.
+// Whether the numbers mean what transformers means by them is witness_test.py's affair.
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "base/error.h"
+#include "model/families/families.h"
+#include "model/families/family_source.h"
+#include "model/families/presets.h"
+#include "model/rope_table.h"
+
+namespace invar {
+namespace {
+
+DecoderSpec parse(const std::string& config) {
+  return parse_model_config(json::parse(config, "the test"), {}, "m").spec;
+}
+
+std::string refusal(const std::string& config) {
+  try {
+    parse(config);
+  } catch (const Error& error) {
+    return error.what();
+  }
+  return "";
+}
+
+// The same with a part of the text replaced.
+std::string with(std::string config, const std::string& from, const std::string& to) {
+  return config.replace(config.find(from), from.size(), to);
+}
+
+const std::string kScout = R"({"architectures": ["Llama4ForConditionalGeneration"],
+  "boi_token_index": 200080, "eoi_token_index": 200081, "image_token_index": 200092, "model_type": "llama4",
+  "text_config": {"attention_bias": false, "attention_chunk_size": 8192, "attention_dropout": 0.0,
+    "attn_scale": 0.1, "attn_temperature_tuning": 4, "bos_token_id": 200000, "cache_implementation": "hybrid",
+    "eos_token_id": [200001, 200007, 200008], "floor_scale": 8192, "for_llm_compressor": false, "head_dim": 128,
+    "hidden_act": "silu", "hidden_size": 5120, "initializer_range": 0.02, "interleave_moe_layer_step": 1,
+    "intermediate_size": 8192, "intermediate_size_mlp": 16384, "max_position_embeddings": 10485760,
+    "model_type": "llama4_text", "moe_layers": [0, 1, 2, 3], "no_rope_layers": [], "num_attention_heads": 40,
+    "num_experts_per_tok": 1, "num_hidden_layers": 4, "num_key_value_heads": 8, "num_local_experts": 16,
+    "output_router_logits": false, "pad_token_id": 200018, "rms_norm_eps": 1e-05, "rope_scaling": {"factor": 16.0,
+    "high_freq_factor": 1.0, "low_freq_factor": 1.0, "original_max_position_embeddings": 8192,
+    "rope_type": "llama3"}, "rope_theta": 500000.0, "router_aux_loss_coef": 0.001, "router_jitter_noise": 0.0,
+    "torch_dtype": "bfloat16", "use_cache": true, "use_qk_norm": true, "vocab_size": 202048},
+  "tie_word_embeddings": false, "vision_config": {"hidden_size": 1408}})";
+
+TEST(NewestFamilies, Llama4sLayersTurnAndGoByChunksOrDoNeither) {
+  const DecoderSpec spec = parse(kScout);
+  EXPECT_EQ(spec.family, "llama4_text");
+  EXPECT_TRUE(spec.is_text_tower);
+  for (int i = 0; i < spec.layers; ++i) {
+    const LayerSpec layer = spec.layer(i);
+    const AttentionSpec& attention = *layer.attention();
+    EXPECT_EQ(attention.rope.has_value(), i != 3) << i;
+    EXPECT_EQ(attention.chunk, i != 3 ? 8192 : 0) << i;
+    EXPECT_EQ(attention.has_unit_heads, i != 3) << i;
+    EXPECT_EQ(attention.growth.has_value(), i == 3) << i;
+    EXPECT_EQ(layer.experts()->shared_width, 8192);
+    EXPECT_TRUE(layer.experts()->weighs_inputs);
+  }
+  EXPECT_EQ(spec.layer(3).attention()->growth, (GrowthSpec{.scale = 0.1, .step = 8192}));
+  EXPECT_EQ(spec.first<ExpertsSpec>()->routing.score, ExpertScore::sigmoid_of_chosen);
+}
+
+TEST(NewestFamilies, Llama4sKeysChangeItsLayers) {
+  const DecoderSpec dense =
+      parse(with(kScout, "\"moe_layers\": [0, 1, 2, 3]", "\"moe_layers\": [1]"));
+  EXPECT_EQ(dense.layer(0).ffn_width(), 16384);
+  EXPECT_FALSE(dense.layer(1).ffn());
+  const DecoderSpec plain = parse(with(kScout, "\"use_qk_norm\": true", "\"use_qk_norm\": false"));
+  EXPECT_FALSE(plain.layer(0).attention()->has_unit_heads);
+  const DecoderSpec still =
+      parse(with(kScout, "\"attn_temperature_tuning\": 4", "\"attn_temperature_tuning\": false"));
+  EXPECT_FALSE(still.layer(3).attention()->growth);
+  EXPECT_EQ(refusal(with(kScout, "[0, 1, 2, 3]", "[4]")),
+            "m/config.json: \"moe_layers\": expected numbers of layers below 4, found 4");
+  EXPECT_EQ(
+      refusal(with(kScout, "\"attention_chunk_size\": 8192", "\"attention_chunk_size\": null")),
+      "m/config.json: \"attention_chunk_size\": expected a number of positions, found null");
+  EXPECT_NE(refusal(with(kScout, "\"use_cache\"", "\"layer_types\": [\"other\"], \"use_cache\"")),
+            "");
+}
+
+// Factors that leave nothing between frequencies that are kept and those that are stretched.
+TEST(NewestFamilies, EqualFactorsOfAScalingBlendNothing) {
+  const RopeSpec rope = *parse(kScout).layer(0).attention()->rope;
+  const std::vector<double> found = rotary_frequencies(rope, 128);
+  for (size_t i = 0; i < found.size(); ++i) {
+    const double plain = std::pow(5e5, -2.0 * static_cast<double>(i) / 128);
+    const bool is_kept = 2 * M_PI / plain < 8192;
+    EXPECT_NEAR(found[i] / plain, is_kept ? 1.0 : 1.0 / 16, 1e-12) << i;
+  }
+}
+
+const std::string kMiMo =
+    R"({"architectures": ["MiMoV2FlashForCausalLM"], "model_type": "mimo_v2_flash",
+  "add_full_attention_sink_bias": false, "add_swa_attention_sink_bias": true, "attention_bias": false,
+  "attention_chunk_size": 128, "attention_dropout": 0.0, "attention_value_scale": 0.707, "head_dim": 192,
+  "hidden_act": "silu", "hidden_size": 4096, "hybrid_layer_pattern": [0, 1, 1, 0], "initializer_range": 0.02,
+  "intermediate_size": 16384, "layernorm_epsilon": 1e-05, "max_position_embeddings": 262144,
+  "moe_intermediate_size": 2048, "moe_layer_freq": [0, 1, 1, 1], "n_group": 1, "n_routed_experts": 256,
+  "n_shared_experts": null, "norm_topk_prob": true, "num_attention_heads": 64, "num_experts_per_tok": 8,
+  "num_hidden_layers": 4, "num_key_value_heads": 4, "partial_rotary_factor": 0.334, "rope_theta": 5000000,
+  "routed_scaling_factor": null, "scoring_func": "sigmoid", "sliding_window": 128, "sliding_window_size": 128,
+  "swa_head_dim": 192, "swa_num_attention_heads": 64, "swa_num_key_value_heads": 8, "swa_rope_theta": 10000,
+  "swa_v_head_dim": 128, "tie_word_embeddings": false, "topk_group": 1, "topk_method": "noaux_tc",
+  "torch_dtype": "bfloat16", "v_head_dim": 128, "vocab_size": 152576})";
+
+TEST(NewestFamilies, MiMosLayersWithWindowsHaveHeadsAndSinksOfTheirOwn) {
+  const DecoderSpec spec = parse(kMiMo);
+  for (int i = 0; i < spec.layers; ++i) {
+    const AttentionSpec attention = *spec.layer(i).attention();
+    const bool has_window = i == 1 || i == 2;
+    EXPECT_EQ(attention.window, has_window ? 129 : 0) << i;
+    EXPECT_EQ(attention.has_sinks, has_window) << i;
+    EXPECT_EQ(spec.kv_heads_of(attention), has_window ? 8 : 4) << i;
+    EXPECT_EQ(attention.rope->theta, has_window ? 1e4 : 5e6) << i;
+    EXPECT_EQ(attention.rope->rotated, 64) << i;
+    EXPECT_EQ(attention.value_dim, 128);
+    EXPECT_EQ(spec.layer(i).experts() == nullptr, i == 0) << i;
+  }
+  EXPECT_EQ(refusal(with(kMiMo, "[0, 1, 1, 0]", "[0, 1, 1]")),
+            "m/config.json: \"hybrid_layer_pattern\": expected an array of 4 numbers 0 or 1, found "
+            "[0, 1, 1]");
+  EXPECT_EQ(refusal(with(kMiMo, "\"swa_head_dim\": 192", "\"swa_head_dim\": 128")),
+            "m/config.json: \"swa_head_dim\": only 192 is implemented, found 128");
+  EXPECT_EQ(refusal(with(kMiMo, "\"n_shared_experts\": null", "\"n_shared_experts\": 1")),
+            "m/config.json: \"n_shared_experts\": only 0 is implemented, found 1");
+  EXPECT_EQ(refusal(with(kMiMo, "\"v_head_dim\": 128, \"vocab", "\"v_head_dim\": 256, \"vocab")),
+            "m/config.json: \"swa_v_head_dim\": only 256 is implemented, found 128");
+}
+
+const std::string kFalcon = R"({"architectures": ["FalconH1ForCausalLM"], "model_type": "falcon_h1",
+  "attention_bias": false, "attention_dropout": 0.0, "attention_in_multiplier": 1.0,
+  "attention_out_multiplier": 0.9375, "attn_layer_indices": null, "bos_token_id": 1,
+  "embedding_multiplier": 5.656854249492381, "eos_token_id": 11, "head_dim": 64, "hidden_act": "silu",
+  "hidden_size": 1024, "initializer_range": 0.02, "intermediate_size": 2048, "key_multiplier": 0.390625,
+  "lm_head_multiplier": 0.0390625, "mamba_chunk_size": 128, "mamba_conv_bias": true, "mamba_d_conv": 4,
+  "mamba_d_head": 64, "mamba_d_ssm": 1536, "mamba_d_state": 128, "mamba_expand": 2, "mamba_n_groups": 1,
+  "mamba_n_heads": 24, "mamba_norm_before_gate": false, "mamba_proj_bias": false, "mamba_rms_norm": false,
+  "mamba_use_mlp": true, "max_position_embeddings": 16384, "mlp_bias": false,
+  "mlp_multipliers": [0.8838834764831844, 0.5859375], "num_attention_heads": 8, "num_hidden_layers": 2,
+  "num_key_value_heads": 2, "num_logits_to_keep": 1, "projectors_bias": false, "rms_norm_eps": 1e-05,
+  "rope_scaling": null, "rope_theta": 100000000000.0, "ssm_in_multiplier": 1.25,
+  "ssm_multipliers": [0.3535533905932738, 0.25, 0.3535533905932738, 0.5, 0.3535533905932738],
+  "ssm_out_multiplier": 0.23570226039551587, "tie_word_embeddings": false, "vocab_size": 32784})";
+
+TEST(NewestFamilies, FalconH1HasAStateSpaceBesideAttention) {
+  const DecoderSpec spec = parse(kFalcon);
+  const LayerSpec layer = spec.layer(1);
+  ASSERT_EQ(layer.parts.size(), 3U);
+  EXPECT_TRUE(layer.attention() && layer.ffn());
+  const StateSpaceSpec state_space = *layer.find<StateSpaceSpec>();
+  EXPECT_TRUE(state_space.is_beside);
+  EXPECT_EQ(state_space.width(), 1536);
+  EXPECT_EQ(state_space.norm_groups, 0);
+  EXPECT_EQ(spec.logits_divisor, 25.6f);
+  EXPECT_EQ(spec.multipliers->key, 0.390625);
+  EXPECT_EQ(
+      refusal(with(kFalcon, "\"mamba_d_head\": 64", "\"mamba_d_head\": 60")),
+      "m/config.json: expected mamba_n_heads * mamba_d_head to be mamba_d_ssm, found 1440 and "
+      "1536");
+  EXPECT_EQ(refusal(with(kFalcon, "[0.8838834764831844, 0.5859375]", "[1]")),
+            "m/config.json: \"mlp_multipliers\": expected an array of 2 numbers, found [1]");
+  EXPECT_EQ(refusal(with(kFalcon, "\"projectors_bias\": false", "\"projectors_bias\": true")),
+            "m/config.json: \"projectors_bias\": only false is implemented, found true");
+}
+
+// As a preset and in any number of layers each goes through its configuration and back.
+TEST(NewestFamilies, ShapesGoThroughJsonAndBack) {
+  for (const char* family : {"llama4_text", "mimo_v2_flash", "falcon_h1"})
+    for (const int layers : {1, 2, 3, 4, 7}) {
+      const DecoderSpec spec =
+          override_spec(preset_spec("tiny"), {.family = family, .layers = layers});
+      const ModelConfig config{spec, 2, {1}};
+      EXPECT_EQ(parse_model_config(json::parse(json::dump(config_json(config)), "x"), {}, "m"),
+                config)
+          << family << " " << layers;
+    }
+}
+
+}  // namespace
+}  // namespace invar
