@@ -9,6 +9,7 @@
 #include "base/error.h"
 #include "base/input_file.h"
 #include "model/families/make_model.h"
+#include "model/families/trained_source.h"
 #include "weights/checkpoint_writer.h"
 #include "weights/hf_directory.h"
 
@@ -63,11 +64,13 @@ void rename_directory(const fs::path& from, const fs::path& to) {
 
 void write_model_files(const fs::path& directory, const Trainer& trainer,
                        const TokenizerTexts& texts, ThreadPool& pool) {
+  const DecoderSpec& spec = trainer.options().model.spec;
   const LoraOptions& lora = trainer.options().lora;
   if (lora.is_on())
-    return write_peft_adapter(directory.string(), lora_modules(trainer.options().model.spec, lora),
-                              lora.peft_settings(), trainer.weights(), pool);
-  write_checkpoint(directory.string(), trainer.weights(), pool);
+    return write_peft_adapter(directory.string(), lora_modules(spec, lora), lora.peft_settings(),
+                              trainer.weights(), pool);
+  const auto stored = stores_otherwise(spec) ? stored_form(spec, trainer.weights()) : nullptr;
+  write_checkpoint(directory.string(), stored ? *stored : trainer.weights(), pool);
   write_model_texts(directory.string(), trainer.options().model, texts.files());
 }
 

@@ -61,8 +61,7 @@ class Packing final : public TensorVisitor {
 }  // namespace
 
 bool can_pack_on_device(const TrainingDevice& on, const DecoderSpec& spec) {
-  return on.pack_outputs && spec.norm == NormKind::rms && !stores_offsets(spec) &&
-         !stores_otherwise(spec);
+  return on.pack_outputs && spec.norm == NormKind::rms && !stores_otherwise(spec);
 }
 
 void pack_on_device(const TrainingDevice& device, const DecoderSpec& spec,

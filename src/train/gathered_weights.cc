@@ -1,7 +1,7 @@
 #include "train/gathered_weights.h"
 
 #include "base/check.h"
-#include "model/families/family_source.h"
+#include "model/families/trained_source.h"
 #include "train/layout_source.h"
 
 namespace invar {
@@ -46,7 +46,7 @@ GatheredWeights::GatheredWeights(Group& group, const ParameterLayout& layout,
   }
   unit_ = DeviceArray<bf16_t>(decoder.device(), static_cast<size_t>(most), "a layer's weights");
   stored_ = std::make_unique<UnitSource>(*this);
-  if (stores_offsets(spec)) other_ = decoder_tensors(spec, *stored_);
+  other_ = decoder_form(spec, *stored_);
   decoder.supply = this;
 }
 

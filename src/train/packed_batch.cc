@@ -1,9 +1,22 @@
 #include "train/packed_batch.h"
 
+#include "kv/cell_placement.h"
+#include "model/parts/part.h"
+
 namespace invar {
 
 int packed_blocks(int rows, int context) {
   return rows * ((context + kTrainingBlockSize - 1) / kTrainingBlockSize + kMaxSequencesPerRow);
+}
+
+// Of a sequence all chunks but the last are scratch.
+StoreOptions packed_store(const DecoderSpec& spec, int rows, int context, CacheLayout layout) {
+  const bool has_cells = has_states(spec);
+  return {.blocks = packed_blocks(rows, context),
+          .block_size = kTrainingBlockSize,
+          .cells = has_cells ? rows * kMaxSequencesPerRow : 0,
+          .scratch = {.chunks = has_cells ? rows * (context / kBoundary) : 0},
+          .layout = layout};
 }
 
 void fill_batch(std::span<const PackedRow> rows, Batch& batch) {
@@ -16,7 +29,7 @@ void fill_batch(std::span<const PackedRow> rows, Batch& batch) {
     int32_t position = 0;
     for (size_t i = 0; i < row.tokens.size(); ++i, ++position) {
       if (next < row.begins.size() && static_cast<size_t>(row.begins[next]) == i) {
-        batch.sequences.emplace_back();
+        batch.sequences.push_back({.cell = static_cast<int32_t>(batch.sequences.size())});
         position = 0;
         ++next;
       }

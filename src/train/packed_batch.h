@@ -3,7 +3,9 @@
 
 #include <span>
 
+#include "kv/sequence_store.h"
 #include "model/batch.h"
+#include "model/decoder_spec.h"
 #include "train/packed_row.h"
 
 namespace invar {
@@ -13,7 +15,12 @@ constexpr int kTrainingBlockSize = 64;
 // Blocks that `rows` packed rows of `context` positions need at most.
 int packed_blocks(int rows, int context);
 
-// The rows' sequences, one after the other, in blocks of their own; all positions want logits.
+// What so many packed rows leave in the layers of a model: blocks, and a cell for each sequence
+// where layers have states.
+StoreOptions packed_store(const DecoderSpec& spec, int rows, int context, CacheLayout layout);
+
+// The rows' sequences, one after the other, in blocks and cells of their own; all positions want
+// logits.
 void fill_batch(std::span<const PackedRow> rows, Batch& batch);
 
 // Whether row t + n of the batch belongs to the sequence of row t.

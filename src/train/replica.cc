@@ -5,7 +5,7 @@
 #include <numeric>
 
 #include "base/error.h"
-#include "model/families/family_source.h"
+#include "model/families/trained_source.h"
 #include "train/device_weights.h"
 #include "train/packed_batch.h"
 
@@ -65,9 +65,7 @@ Trainer::Replica::Replica(const TrainerOptions& options, const ParameterLayout& 
       decoder_(options.model.spec, {.order = options.order}, on_.kernels, decoder_weights_,
                *device_, device_->is_host() ? &pool_ : nullptr),
       kv_(*device_, states_of(options.model.spec, {}, {0, options.model.spec.all_layers()}),
-          {.blocks = packed_blocks(options.batch_rows, options.context),
-           .block_size = kTrainingBlockSize,
-           .layout = on_.kernels.cache}),
+          packed_store(options.model.spec, options.batch_rows, options.context, on_.kernels.cache)),
       forward_workspace_(decoder_, options.batch_rows * options.context,
                          options.batch_rows * options.context, 0, false),
       tape_(decoder_, kernels_, options.batch_rows * options.context, options.recompute),
@@ -140,10 +138,8 @@ void Trainer::Replica::load(const Start& start, const TensorSource& weights) {
     device_->upload(&rounded_.data()[at], rounded.data(), bytes / 2);
   }
   weights_ = &weights;
-  if (stores_offsets(spec) && !adapter_) {
-    decoders_own_ = decoder_tensors(spec, weights);
-    weights_ = decoders_own_.get();
-  }
+  if (!adapter_) decoders_own_ = decoder_form(spec, weights);
+  if (decoders_own_) weights_ = decoders_own_.get();
   publish();
 }
 

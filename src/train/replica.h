@@ -81,8 +81,7 @@ class Trainer::Replica {
     DeviceScores scores;
 
     TeacherOfRows(const TrainerOptions& o, const Kernels& kernels, Device& device, ThreadPool& pool)
-        : model(o.teacher, kernels, device, pool, o.batch_rows * o.context,
-                packed_blocks(o.batch_rows, o.context), kTrainingBlockSize),
+        : model(o.teacher, kernels, device, pool, o.batch_rows, o.context),
           scores(device, o.batch_rows * o.context) {}
   };
   // Sums of the weights of a step's tokens: of the model's, of the module's.

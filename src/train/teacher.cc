@@ -1,17 +1,19 @@
 #include "train/teacher.h"
 
+#include "train/packed_batch.h"
+
 namespace invar {
 
 Teacher::Teacher(const TeacherOptions& options, const Kernels& kernels, Device& device,
-                 ThreadPool& pool, int max_rows, int blocks, int block_size, int max_aux_layers)
+                 ThreadPool& pool, int rows, int context, int max_aux_layers)
     : weights_(options.model.spec, {.order = kernels.order}, make_shard(options.model.spec, 0, 1),
                *options.weights, device, pool, kernels.weights),
       decoder_(options.model.spec, {.order = kernels.order}, kernels, weights_, device,
                device.is_host() ? &pool : nullptr),
       kv_(device, states_of(options.model.spec),
-          {.blocks = blocks, .block_size = block_size, .layout = kernels.cache}),
-      workspace_(decoder_, max_rows, max_rows, max_aux_layers),
-      scores_(max_rows) {}
+          packed_store(options.model.spec, rows, context, kernels.cache)),
+      workspace_(decoder_, rows * context, rows * context, max_aux_layers),
+      scores_(rows * context) {}
 
 const Scores& Teacher::run(const Batch& batch) {
   forward(decoder_, batch, kv_, workspace_, solo_group(), io_);

@@ -11,10 +11,10 @@ namespace invar {
 
 class Teacher {
  public:
-  // For batches of up to `max_rows` rows in up to `blocks` blocks of `block_size` that keep up to
-  // `max_aux_layers` layers' hidden states.
+  // For batches of up to `rows` packed rows of `context` positions that keep up to `max_aux_layers`
+  // layers' hidden states.
   Teacher(const TeacherOptions& options, const Kernels& kernels, Device& device, ThreadPool& pool,
-          int max_rows, int blocks, int block_size, int max_aux_layers = 0);
+          int rows, int context, int max_aux_layers = 0);
 
   // The logits of every row [T][V], on its device, until the next batch.
   const float* logits(const Batch& batch);

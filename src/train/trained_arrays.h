@@ -27,7 +27,7 @@ class TrainedArrays {
 
   // Where ranks are processes these can be read by the first one alone, by one thread, while the
   // others serve.
-  // The rounded weights as the family stores them.
+  // The rounded weights as Trainer::weights has them.
   const TensorSource& weights() const;
   // "first", "master" and "second", the layout's elements each.
   const TensorSource& state() const;

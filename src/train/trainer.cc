@@ -1,13 +1,16 @@
 #include "train/trainer.h"
 
 #include <cmath>
+#include <optional>
 #include <thread>
 
 #include "base/check.h"
 #include "base/error.h"
 #include "base/timer.h"
 #include "collectives/peer_group.h"
-#include "model/families/family_source.h"
+#include "model/families/trained_source.h"
+#include "model/parts/part.h"
+#include "model/taps.h"
 #include "train/model_weights.h"
 #include "train/replica.h"
 
@@ -24,32 +27,74 @@ bool is_power_of_two(int x) {
 
 }  // namespace
 
+namespace {
+
+// How the elements of a tensor begin.
+struct Beginning {
+  double mean = 0, deviation = 0;
+};
+
+// Of the numbers that heads with a state have beside matrices: they remember some tens of
+// positions, each a little longer or shorter; short convolutions begin as rows of a matrix do.
+std::optional<Beginning> beginning_of_state(const DecoderSpec& spec, const TensorSpec& tensor) {
+  using enum TensorRole;
+  switch (tensor.role) {
+    case conv_q:
+    case conv_k:
+    case conv_v:
+    case conv_tap:
+      return Beginning{0, 0.55 / __builtin_sqrt(double(taps_of(spec.layer(tensor.layer))))};
+    case decay_bias:
+      return Beginning{-4, 1};
+    case decay_rate:
+      return Beginning{1, 0.5};
+    case skip:
+      return Beginning{1, 0};
+    default:
+      return std::nullopt;
+  }
+}
+
 // Norms are 1, biases 0, matrices normal: small enough that every layer begins as a small change of
 // the residual stream, the outputs that are added to it smaller still by the number of layers.
+Beginning beginning_of(const DecoderSpec& spec, const TensorSpec& tensor) {
+  using enum TensorRole;
+  if (const auto of_state = beginning_of_state(spec, tensor)) return *of_state;
+  if (tensor.shape.size() != 2) {
+    const bool is_norm = tensor.name.find("norm") != std::string::npos;
+    return {is_norm && !is_stored_as_offset(spec, tensor) ? 1.0 : 0.0, 0};
+  }
+  double deviation =
+      tensor.role == embedding ? 0.02 : 0.55 / __builtin_sqrt(double(tensor.shape[1]));
+  switch (tensor.role) {
+    case o:
+    case conv_o:
+    case recurrent_o:
+    case down:
+    case expert_down:
+      return {0, deviation / __builtin_sqrt(2.0 * spec.layers)};
+    default:
+      return {0, deviation};
+  }
+}
+
+}  // namespace
+
 Trainer::Start Trainer::random_start(const DecoderSpec& spec, const ParameterLayout& layout,
                                      uint64_t seed, ThreadPool& pool) {
-  const bool has_offsets = stores_offsets(spec);  // norms of 1 are stored as 0
-  return {
-      .read = [&spec, &layout, &pool, seed, has_offsets](size_t number, const Start::Tensor& to) {
-        const ParameterLayout::Slot& slot = layout.slots()[number];
-        const bool is_norm = slot.tensor.name.find("norm") != std::string::npos && !has_offsets;
-        const bool is_embedding = slot.tensor.role == TensorRole::embedding;
-        const bool is_added = slot.tensor.role == TensorRole::o ||
-                              slot.tensor.role == TensorRole::down ||
-                              slot.tensor.role == TensorRole::expert_down;
-        double deviation = 0;
-        if (slot.tensor.shape.size() == 2)
-          deviation = is_embedding ? 0.02 : 0.55 / __builtin_sqrt(double(slot.tensor.shape[1]));
-        if (is_added) deviation /= __builtin_sqrt(2.0 * spec.layers);
-        const auto tensor = static_cast<uint32_t>(number);
-        pool.run([&](Part part) {
-          const auto [begin, end] = part.of(slot.count, 1024);
-          for (int64_t i = begin; i < end; ++i)
-            to.master[i] = deviation > 0
-                               ? static_cast<float>(deviation * normal_weight(seed, tensor, i))
-                               : is_norm;
-        });
-      }};
+  return {.read = [&spec, &layout, &pool, seed](size_t number, const Start::Tensor& to) {
+    const ParameterLayout::Slot& slot = layout.slots()[number];
+    const Beginning begin = beginning_of(spec, slot.tensor);
+    const auto tensor = static_cast<uint32_t>(number);
+    pool.run([&](Part part) {
+      const auto [first, end] = part.of(slot.count, 1024);
+      for (int64_t i = first; i < end; ++i)
+        to.master[i] =
+            begin.deviation > 0
+                ? static_cast<float>(begin.mean + begin.deviation * normal_weight(seed, tensor, i))
+                : static_cast<float>(begin.mean);
+    });
+  }};
 }
 
 Trainer::Start Trainer::adapter_start(const ParameterLayout& layout, uint64_t seed) {
@@ -58,7 +103,9 @@ Trainer::Start Trainer::adapter_start(const ParameterLayout& layout, uint64_t se
   }};
 }
 
-TrainingState starting_state(const DecoderSpec& spec, const TensorSource& weights) {
+TrainingState starting_state(const DecoderSpec& spec, const TensorSource& stored) {
+  const auto other = stores_otherwise(spec) ? trained_form(spec, stored) : nullptr;
+  const TensorSource& weights = other ? *other : stored;
   const ParameterLayout layout(spec);
   TrainingState state;
   for (auto* array : {&state.master, &state.first, &state.second}) array->resize(layout.size());
@@ -85,6 +132,13 @@ void Trainer::check_device_options() const {
   };
   refuse_where(o.group != nullptr, "data-parallel ranks in processes of their own");
   refuse_where(o.model.spec.head_dim > 256, "backward of heads of more than 256 elements");
+  refuse_where(has_states(o.model.spec), "backward of layers with a state");
+  for (const LayerSpec& layer : o.model.spec.layer_specs) {
+    refuse_where(layer.attention() && layer.attention()->has_output_gate,
+                 "backward of an output gate of attention");
+    refuse_where(layer.ffn() && layer.ffn()->curve == Nonlinearity::relu_squared,
+                 "backward of a squared ReLU");
+  }
 }
 
 // Refuses what is not done beside an adapter.

@@ -90,7 +90,7 @@ struct TrainingState {
 
 // Step 0 of training that goes on from a model's weights. Throws Error where they are stored in
 // blocks: nothing puts trained weights back into such.
-TrainingState starting_state(const DecoderSpec& spec, const TensorSource& weights);
+TrainingState starting_state(const DecoderSpec& spec, const TensorSource& stored);
 
 class Trainer {
  public:
@@ -135,8 +135,8 @@ class Trainer {
 
   // What the ranks keep; valid until the next step. Where they are processes it is read within
   // read_together, by the first one.
-  // The weights that the forward computes with, as the family stores them; those of an adapter
-  // under PEFT's names.
+  // The weights that the forward computes with, under the decoder's names; w where the family
+  // stores that and the decoder has 1 + w. Those of an adapter stand under PEFT's names.
   const TensorSource& weights() const;
   // "first", "master" and "second": f32 in the layout's order.
   const TensorSource& state() const;

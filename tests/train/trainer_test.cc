@@ -15,8 +15,9 @@
 #include "base/error.h"
 #include "base/sha256.h"
 #include "kernels/select.h"
-#include "model/families/family_source.h"
 #include "model/families/make_model.h"
+#include "model/families/tensors.h"
+#include "model/families/trained_source.h"
 #include "train/row_packer.h"
 #include "training_case.h"
 #include "weights/weights_digest.h"
@@ -28,12 +29,12 @@ namespace {
 // learn.
 class Numbers : public DocumentSource {
  public:
-  explicit Numbers(int vocab) : vocab_(vocab) {}
+  explicit Numbers(int vocab, int most = 29) : vocab_(vocab), most_(most) {}
   Document document(int64_t index) override {
     std::mt19937 random(static_cast<uint32_t>(index));
     Document d;
     int32_t token = static_cast<int32_t>(random() % vocab_);
-    for (int i = static_cast<int>(random() % 28) + 2; i > 0; --i) {
+    for (int i = static_cast<int>(random() % (most_ - 1)) + 2; i > 0; --i) {
       d.tokens.push_back(token);
       d.wanted.push_back(random() % 8 != 0);
       token = (token * 3 + 1) % vocab_;
@@ -42,13 +43,14 @@ class Numbers : public DocumentSource {
   }
 
  private:
-  int vocab_;
+  int vocab_, most_;
 };
 
+// Of layers with states a context that crosses boundaries.
 TrainerOptions tiny_options(const DecoderSpec& spec) {
   TrainerOptions options;
   options.model.spec = spec;
-  options.context = 32;
+  options.context = has_states(spec) ? 160 : 32;
   options.rows = 8;
   options.groups = 4;
   options.batch_rows = 2;
@@ -76,7 +78,7 @@ std::string digest(const Trainer& trainer) {
 
 // The digest after some steps.
 std::string train(const TrainerOptions& options, int steps, uint64_t seed = 1) {
-  Numbers source(options.model.spec.vocab);
+  Numbers source(options.model.spec.vocab, options.context - 3);
   RowPacker packer(source, options.context, 0);
   Trainer trainer(options, seed);
   for (int i = 0; i < steps; ++i) trainer.step(next_rows(packer, options.rows));
@@ -125,7 +127,7 @@ std::string train_apart(TrainerOptions options, int steps, Wrap wrap) {
       const auto group = wrap(*groups[static_cast<size_t>(r)]);
       TrainerOptions own = options;
       own.group = group ? group.get() : groups[static_cast<size_t>(r)].get();
-      Numbers source(own.model.spec.vocab);
+      Numbers source(own.model.spec.vocab, own.context - 3);
       RowPacker packer(source, own.context, 0);
       Trainer trainer(own, 1);
       for (int i = 0; i < steps; ++i) trainer.step(next_rows(packer, own.rows));
@@ -162,7 +164,7 @@ TEST_P(Training, RanksDoNotShow) {
 // What ranks compute together besides steps.
 TEST_P(Training, RanksSayTheSameOfRows) {
   TrainerOptions options = this->options();
-  Numbers source(options.model.spec.vocab);
+  Numbers source(options.model.spec.vocab, options.context - 3);
   RowPacker packer(source, options.context, 0);
   const std::vector<PackedRow> rows = next_rows(packer, 7);
   Trainer alone(options, 1);
@@ -200,7 +202,7 @@ TEST_P(Training, OptionsShow) {
 TEST_P(Training, ResumesAtEveryStep) {
   constexpr int kAll = 3;
   const std::string expected = train(options(), kAll);
-  Numbers source(options().model.spec.vocab);
+  Numbers source(options().model.spec.vocab, options().context - 3);
   TrainingState state;
   RowPacker::State data;
   {
@@ -237,7 +239,7 @@ TEST_P(Training, ResumesAtEveryStep) {
 // ---- Other losses
 
 std::vector<float> first_moments(const TrainerOptions& options, const TrainingState& from) {
-  Numbers source(options.model.spec.vocab);
+  Numbers source(options.model.spec.vocab, options.context - 3);
   RowPacker packer(source, options.context, 0);
   Trainer trainer(options, from);
   trainer.step(next_rows(packer, options.rows));
@@ -332,7 +334,7 @@ TEST(OtherLosses, SchedulesDoNotShow) {
 TEST(Trainer, Learns) {
   TrainerOptions options = tiny_options(tiny_models()[3].spec);
   options.optimizer.steps = 40;
-  Numbers source(options.model.spec.vocab);
+  Numbers source(options.model.spec.vocab, options.context - 3);
   RowPacker packer(source, options.context, 0);
   Trainer trainer(options, 1);
   const double first = trainer.step(next_rows(packer, options.rows)).loss;
@@ -346,7 +348,7 @@ TEST(Trainer, Learns) {
 TEST(Mtp, LearnsAndAgrees) {
   TrainerOptions options = tiny_options(tiny_models()[5].spec);
   options.optimizer.steps = 40;
-  Numbers source(options.model.spec.vocab);
+  Numbers source(options.model.spec.vocab, options.context - 3);
   RowPacker packer(source, options.context, 0);
   Trainer trainer(options, 1);
   const std::vector<PackedRow> rows = next_rows(packer, 11);
@@ -368,7 +370,7 @@ TEST(Mtp, LearnsAndAgrees) {
 // The module never predicts the next sequence's first tokens from the end of one.
 TEST(Mtp, SequencesOfAPackedRowAreAsAlone) {
   const TrainerOptions options = tiny_options(tiny_models()[4].spec);
-  Numbers source(options.model.spec.vocab);
+  Numbers source(options.model.spec.vocab, options.context - 3);
   const auto row_of = [&](std::vector<int> sizes) {
     PackedRow row;
     for (const int size : sizes) {
@@ -398,7 +400,7 @@ TEST(Trainer, DecayIsOfMatricesAlone) {
     TrainerOptions options = tiny_options(tiny_models()[3].spec);
     options.optimizer.decay = decay;
     options.optimizer.warmup = 0;
-    Numbers source(options.model.spec.vocab);
+    Numbers source(options.model.spec.vocab, options.context - 3);
     RowPacker packer(source, options.context, 0);
     auto trainer = std::make_unique<Trainer>(options, 1);
     trainer->step(next_rows(packer, options.rows));  // behind it gradients differ as well
@@ -418,7 +420,7 @@ TEST(Trainer, DecayIsOfMatricesAlone) {
 
 TEST(Trainer, NamesStepAndTensorOfGradientsThatAreNotFinite) {
   const TrainerOptions options = tiny_options(tiny_models()[3].spec);
-  Numbers source(options.model.spec.vocab);
+  Numbers source(options.model.spec.vocab, options.context - 3);
   RowPacker packer(source, options.context, 0);
   TrainingState state;
   {
@@ -504,7 +506,7 @@ TEST(SampledTraining, ATemperatureIsAHeadOfOtherWeights) {
   Trainer(options, 1).copy_state(start);
   scaled = start;
   for (int64_t i = head; i < head + size; ++i) scaled.master[i] *= 2;
-  Numbers source(options.model.spec.vocab);
+  Numbers source(options.model.spec.vocab, options.context - 3);
   RowPacker packer(source, options.context, 0);
   const std::vector<PackedRow> rows = next_rows(packer, options.rows);
   const auto learned = [&](double temperature, const TrainingState& from,
@@ -532,7 +534,7 @@ TEST(SampledTraining, ATemperatureIsAHeadOfOtherWeights) {
 TEST(SampledTraining, WhatIsLeftOutHasNoPart) {
   TrainerOptions options = tiny_options(tiny_models()[0].spec);
   options.sampled.top_k = 1;
-  Numbers source(options.model.spec.vocab);
+  Numbers source(options.model.spec.vocab, options.context - 3);
   RowPacker packer(source, options.context, 0);
   std::vector<PackedRow> rows = next_rows(packer, options.rows);
   Trainer trainer(options, 1);
@@ -561,6 +563,10 @@ const TinyModel kOthers[] = {tiny_models_of_other_norms()[0], tiny_models_of_oth
 INSTANTIATE_TEST_SUITE_P(OtherNorms, Training, testing::ValuesIn(kOthers),
                          [](const auto& info) { return std::string(info.param.name); });
 
+const TinyModel kStates[] = {tiny_models_with_states()[0], tiny_models_with_states()[1]};
+INSTANTIATE_TEST_SUITE_P(States, Training, testing::ValuesIn(kStates),
+                         [](const auto& info) { return std::string(info.param.name); });
+
 // Gemma's norms: 1 + w is what multiplies, w what is trained and written.
 TEST(Training, KeepsWeightsAsTheFamilyStoresThem) {
   const DecoderSpec spec = tiny_models_of_other_norms()[0].spec;
@@ -576,6 +582,30 @@ TEST(Training, KeepsWeightsAsTheFamilyStoresThem) {
   for (size_t i = 0; i < stored.size(); ++i) {
     EXPECT_LT(std::fabs(stored[i]), 0.2f);
     EXPECT_EQ(own[i], 1.0f + stored[i]);
+  }
+}
+
+// What a checkpoint of the family holds, taken apart again, is what was trained.
+TEST(Training, WritesLayersWithStatesAsTheFamilyStoresThem) {
+  const char* const fused[] = {
+      "model.layers.0.conv.in_proj.weight", "model.layers.0.linear_attn.in_proj_qkv.weight",
+      "model.layers.1.linear_attn.conv1d.weight", "model.layers.0.mamba.in_proj.weight",
+      "backbone.layers.0.mixer.in_proj.weight"};
+  const char* const* name = fused;
+  for (const TinyModel& model : tiny_models_with_states()) {
+    const TrainerOptions options = tiny_options(model.spec);
+    Numbers source(model.spec.vocab, options.context - 3);
+    RowPacker packer(source, options.context, 0);
+    Trainer trainer(options, 5);
+    for (int i = 0; i < 2; ++i) trainer.step(next_rows(packer, options.rows));
+    const auto stored = stored_form(model.spec, trainer.weights());
+    EXPECT_TRUE(stored->has(*name++)) << model.name;
+    check_tensors(model.spec, *decoder_tensors(model.spec, *stored));
+    const std::vector<PackedRow> rows = next_rows(packer, 3);
+    Trainer again(options, starting_state(model.spec, *stored));
+    EXPECT_EQ(again.log_probabilities(rows), trainer.log_probabilities(rows)) << model.name;
+    trainer.step(next_rows(packer, options.rows));
+    EXPECT_NE(again.log_probabilities(rows), trainer.log_probabilities(rows)) << model.name;
   }
 }
 

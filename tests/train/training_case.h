@@ -116,11 +116,11 @@ inline std::vector<TinyModel> tiny_models_with_states() {
   DecoderSpec delta = lfm2, mamba = lfm2;
   lfm2.layer_specs[0].put(ShortConvSpec{.taps = 3});
   delta.family = "qwen3_5_text";
+  for (LayerSpec& layer : delta.layer_specs) layer.attention()->has_output_gate = true;
   DecoderSpec doubled = delta;
   RecurrentSpec heads{
       .key_heads = 2, .heads = 4, .key_size = 24, .value_size = 20, .taps = 4, .norm_eps = 0.5f};
   delta.layer_specs[0].put(heads);
-  delta.layer_specs[1].attention()->has_output_gate = true;
   heads.doubles = true;
   doubled.layer_specs[1].put(heads);
   mamba.family = "granitemoehybrid";

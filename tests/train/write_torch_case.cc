@@ -5,7 +5,9 @@
 
 #include "base/input_file.h"
 #include "base/json.h"
-#include "model/families/families.h"
+#include "model/families/presets.h"
+#include "model/families/trained_source.h"
+#include "train/layout_source.h"
 #include "train/trainer.h"
 #include "training_case.h"
 
@@ -43,18 +45,38 @@ json::Value rows_json(const std::vector<PackedRow>& rows) {
   return list;
 }
 
+// The numbers of one array under the decoder's names.
+class Numbers final : public LayoutSource {
+ public:
+  Numbers(const ParameterLayout& layout, const std::vector<float>& all)
+      : LayoutSource(layout), all_(all) {}
+
+ private:
+  void read_elements(int64_t offset, int64_t count, DType as, void* out) const override {
+    convert_elements(&all_[static_cast<size_t>(offset)], DType::f32, count, as, out);
+  }
+  const std::vector<float>& all_;
+};
+
+// As a checkpoint of the family holds it.
 json::Value state_json(const Trainer& trainer) {
   TrainingState state;
   trainer.copy_state(state);
+  const DecoderSpec& spec = trainer.options().model.spec;
+  const Numbers own_master(trainer.layout(), state.master),
+      own_first(trainer.layout(), state.first);
+  const auto master = stored_form(spec, own_master), first = stored_form(spec, own_first);
   json::Value tensors = json::Object{};
-  for (const ParameterLayout::Slot& slot : trainer.layout().slots()) {
-    const auto part = [&](const std::vector<float>& all) {
-      return numbers({&all[static_cast<size_t>(slot.offset)], static_cast<size_t>(slot.count)});
+  for (const std::string& name : master->names()) {
+    const auto part = [&](const TensorSource& of) {
+      std::vector<float> values(static_cast<size_t>(of.info(name).elements()));
+      of.read(name, 0, std::ssize(values), DType::f32, values.data());
+      return numbers(values);
     };
-    const auto& shape = slot.tensor.shape;
-    tensors.set(slot.tensor.name, json::Object{{"shape", json::Array(shape.begin(), shape.end())},
-                                               {"master", part(state.master)},
-                                               {"first", part(state.first)}});
+    const auto& shape = master->info(name).shape;
+    tensors.set(name, json::Object{{"shape", json::Array(shape.begin(), shape.end())},
+                                   {"master", part(*master)},
+                                   {"first", part(*first)}});
   }
   return tensors;
 }
@@ -62,7 +84,7 @@ json::Value state_json(const Trainer& trainer) {
 json::Value steps_of(const DecoderSpec& spec, const json::Value& config = nullptr) {
   TrainerOptions options;
   options.model.spec = spec;
-  options.context = 32;
+  options.context = has_states(spec) ? 160 : 32;  // over boundaries
   options.rows = 4;
   options.groups = 2;
   options.threads = 1;
@@ -121,6 +143,21 @@ void add_families(json::Value& cases, const std::string& folder) {
   }
 }
 
+// Those of layers with a state, as presets have them.
+void add_states(json::Value& cases) {
+  for (const char* family : {"lfm2", "qwen3_5_text", "olmo_hybrid"}) {
+    const DecoderSpec spec = override_spec(preset_spec("tiny"), {.family = family,
+                                                                 .hidden = 64,
+                                                                 .layers = 4,
+                                                                 .heads = 4,
+                                                                 .kv_heads = 2,
+                                                                 .head_dim = 16,
+                                                                 .ffn = 96,
+                                                                 .vocab = 61});
+    cases.set(family, steps_of(spec, config_json({.spec = spec})));
+  }
+}
+
 }  // namespace
 }  // namespace invar
 
@@ -135,5 +172,6 @@ int main(int argc, char** argv) {
         model.spec.layer(0).attention()->rope->scaling == RopeSpec::Scaling::none)
       cases.set(model.name, steps_of(model.spec));
   add_families(cases, argv[1]);
+  add_states(cases);
   std::puts(json::dump(cases).c_str());
 }

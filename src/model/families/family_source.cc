@@ -12,6 +12,7 @@
 #include "base/json.h"
 #include "model/families/experts.h"
 #include "model/families/gguf_places.h"
+#include "model/families/trained_source.h"
 #include "model/parts/part.h"
 #include "numerics/math.h"
 
@@ -86,7 +87,8 @@ bool is_unread(const Family* family, std::string_view name) {
 
 class FamilySource : public TensorSource {
  public:
-  FamilySource(const DecoderSpec& announced, const TensorSource& stored) : stored_(stored) {
+  FamilySource(const DecoderSpec& announced, const TensorSource& stored, bool adds_offsets = true)
+      : stored_(stored) {
     const DecoderSpec spec = with_module(announced, stored);
     std::map<std::string, bool> taken;
     // A module that predicts further is not read where the specification has none.
@@ -94,6 +96,7 @@ class FamilySource : public TensorSource {
     const bool has_states = family && family->has_states && spec.mtp_layers == 0;
     for (const TensorSpec& tensor : readable_tensors(spec)) {
       StoredAt at = found_place(spec, tensor);
+      at.is_plus_one &= adds_offsets;
       taken[at.tensor] = true;
       if (!stored.has(at.tensor)) {
         if (tensor.role != TensorRole::head || !spec.tied_head) missing_[tensor.name] = at.tensor;
@@ -348,14 +351,8 @@ bool stores_otherwise(const DecoderSpec& spec) {
   return spec.is_text_tower || (family && family->stored);
 }
 
-bool stores_offsets(const DecoderSpec& spec) {
-  const auto is_offset = [&](const TensorSpec& tensor) {
-    const StoredAt at = place_of(spec, tensor);
-    return at.tensor == tensor.name && !at.row && at.shape.empty() &&
-           at.is_plus_one == (tensor.shape.size() == 1);
-  };
-  return stores_otherwise(spec) && !spec.is_text_tower &&
-         std::ranges::all_of(tensors_of(spec), is_offset);
+bool is_stored_as_offset(const DecoderSpec& spec, const TensorSpec& tensor) {
+  return place_of(spec, tensor).is_plus_one;
 }
 
 std::unique_ptr<TensorSource> decoder_tensors(const DecoderSpec& spec,
@@ -366,6 +363,11 @@ std::unique_ptr<TensorSource> decoder_tensors(const DecoderSpec& spec,
 
 std::unique_ptr<TensorSource> decoder_tensors(const DecoderSpec& spec, const TensorSource& stored) {
   return std::make_unique<FamilySource>(spec, stored);
+}
+
+std::unique_ptr<TensorSource> decoder_tensors_without_offsets(const DecoderSpec& spec,
+                                                              const TensorSource& stored) {
+  return std::make_unique<FamilySource>(spec, stored, false);
 }
 
 namespace {
@@ -409,7 +411,7 @@ bool module_reads_output(const DecoderSpec& spec) {
 }
 
 void expect_trainable(const DecoderSpec& spec) {
-  if (stores_otherwise(spec) && !stores_offsets(spec))
+  if (!has_stored_form(spec))
     fail(
         "a {} model cannot be trained: its checkpoints hold other tensors than the decoder's, and "
         "writing them is not implemented",

@@ -33,8 +33,7 @@ DrafterTrainer::DrafterTrainer(const DrafterOptions& options, const TrainingStat
       pool_(options.threads),
       math_(*device_, pool_, options.instruction_set, recipe_.batch_rows * recipe_.context),
       target_(target_of(options), select_kernels(Order::portable, options.instruction_set),
-              *device_, pool_, math_.max_rows(), packed_blocks(recipe_.batch_rows, recipe_.context),
-              kTrainingBlockSize, kMaxAuxLayers) {
+              *device_, pool_, recipe_.batch_rows, recipe_.context, kMaxAuxLayers) {
   const DrafterTarget target{.model = options.target,
                              .weights = *options.weights,
                              .final_norm = target_.decoder().weights->final_norm()};

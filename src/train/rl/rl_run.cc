@@ -6,7 +6,7 @@
 #include "base/atomic_file.h"
 #include "base/error.h"
 #include "base/timer.h"
-#include "model/families/family_source.h"
+#include "model/families/trained_source.h"
 #include "model/parameter_source.h"
 #include "numerics/philox.h"
 #include "train/checkpoint.h"
@@ -102,7 +102,9 @@ class Run {
     TrainerOptions& t = recipe_.trainer;
     const HfDirectory directory = open_hf_directory(recipe_.model);
     t.model = parse_model_config(directory.config, directory.generation_config, recipe_.model);
-    check_tensors(t.model.spec, *source_);
+    const auto other =
+        stores_otherwise(t.model.spec) ? decoder_tensors(t.model.spec, *source_) : nullptr;
+    check_tensors(t.model.spec, other ? *other : *source_);
     // A module that predicts one token further drafts and is no part of the policy: it is neither
     // trained nor kept.
     t.model.spec.mtp_layers = 0;
@@ -180,8 +182,8 @@ class Run {
 
   void take_weights(const TensorSource& stored) {
     const DecoderSpec& spec = recipe_.trainer.model.spec;
-    if (!stores_offsets(spec)) return rollouts_->take_weights(stored);
-    rollouts_->take_weights(*decoder_tensors(spec, stored));
+    const auto other = decoder_form(spec, stored);
+    rollouts_->take_weights(other ? *other : stored);
   }
 
   // Answers to `count` problems from number `first` on.
