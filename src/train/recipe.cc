@@ -4,6 +4,7 @@
 #include <filesystem>
 
 #include "base/error.h"
+#include "model/parts/part.h"
 
 namespace invar {
 
@@ -13,7 +14,6 @@ void read_model(TomlSection section, ModelConfig& config) {
   DecoderSpec& spec = config.spec;
   std::string family = "qwen3";
   section.get("family", family);
-  set_family(spec, family);
   for (const char* key : {"hidden", "layers", "heads", "kv_heads", "head_dim", "ffn", "vocab"})
     section.require(key);
   section.get("hidden", spec.hidden, 1, kMost);
@@ -28,7 +28,6 @@ void read_model(TomlSection section, ModelConfig& config) {
   section.get("experts", routing.experts, 2, Routing::kMaxExperts);
   routing.chosen = std::min(2, routing.experts);
   section.get("chosen_experts", routing.chosen, 1, Routing::kMaxChosen);
-  if (routing.experts > 0) layer.put(ExpertsSpec{.routing = routing, .width = layer.ffn_width()});
   spec.max_positions = 1024;
   section.get("max_positions", spec.max_positions, 32, kMost);
   section.get("rope_theta", layer.attention()->rope->theta, 1, 1e9);
@@ -36,6 +35,9 @@ void read_model(TomlSection section, ModelConfig& config) {
   section.get("tied_head", spec.tied_head);
   spec.norm_eps = 1e-6f;
   spec.set_layers(layer);
+  set_family(spec, family);
+  for (LayerSpec& one : spec.layer_specs)
+    if (routing.experts > 0) one.put(ExpertsSpec{.routing = routing, .width = layer.ffn_width()});
   section.finish();
 }
 
@@ -200,6 +202,8 @@ Recipe read_recipe(const std::string& path) {
     mtp.get("weight", r.trainer.mtp_weight, 0, 1e3);
     mtp.finish();
     r.trainer.model.spec.mtp_layers = 1;
+    if (has_states(r.trainer.model.spec))
+      fail_usage("{}: expected no [mtp] beside layers with a state, found one", path);
   }
   TomlSection teacher = root.section("teacher");
   if (root.has("teacher")) {
