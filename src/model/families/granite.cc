@@ -85,6 +85,7 @@ StateSpaceSpec read_state_space(ConfigReader& reader, const DecoderSpec& spec) {
         "{}: expected mamba_n_heads * mamba_d_head to be mamba_expand * hidden_size, found {} and "
         "{}",
         reader.where(), s.width(), width);
+  s.norm_groups = s.groups;
   read_step_limits(reader, s);
   check_neutral(reader, "mamba_proj_bias", false);
   const std::string_view harmless[] = {"mamba_chunk_size", "time_step_min", "time_step_max",

@@ -117,7 +117,8 @@ RecurrentHeads::Gates StateSpace::gates_of(const Weights& w, const Activations& 
 }
 
 GatedNormParams StateSpace::norm_of(int64_t rows, const Weights& w, const Activations& at) const {
-  const int64_t groups = heads_.key_heads;  // of this rank
+  // Of this rank; without a norm the gates' rounding goes by the groups of keys.
+  const int64_t groups = spec_.norm_groups > 0 ? spec_.norm_groups / shard_.size : heads_.key_heads;
   return {.x = at.heads.out,
           .x_stride = heads_.values(),
           .gate = at.inputs + heads_.mixed(),
