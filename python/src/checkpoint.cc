@@ -6,6 +6,7 @@
 #include "base/error.h"
 #include "engine/model_description.h"
 #include "model/families/family_source.h"
+#include "model/parts/part.h"
 #include "model/rope_table.h"
 #include "module.h"
 
@@ -112,6 +113,10 @@ py::dict spec_of(const Checkpoint& checkpoint) {
   } catch (const Error& error) {
     fail("CausalLM computes no {} model: {}", spec.family, error.what());
   }
+  if (stores_otherwise(spec) && !stores_offsets(spec))
+    fail("CausalLM computes no {} model: its checkpoints hold other tensors than the decoder's",
+         spec.family);
+  if (has_states(spec)) fail("CausalLM computes no {} model: its layers have states", spec.family);
   py::dict found;
   found["hidden"] = spec.hidden;
   found["heads"] = spec.heads;

@@ -74,8 +74,7 @@ class TrainedDrafter : public testing::Test {
     batch_.aux_layers = std::move(aux_layers);
     target_ = std::make_unique<Teacher>(
         TeacherOptions{.model = options.target, .weights = options.weights},
-        select_kernels(Order::portable, "auto"), *device_, model_.pool(), kTokens,
-        packed_blocks(1, kTokens), kTrainingBlockSize, 3);
+        select_kernels(Order::portable, "auto"), *device_, model_.pool(), 1, kTokens, 3);
     target_->run(batch_);
   }
   std::span<const float> hidden(size_t layer, size_t t) const {

@@ -209,8 +209,7 @@ class OneBatch {
     fill_batch(next_rows(packer, r.rows), batch_);
     target_ = std::make_unique<Teacher>(
         TeacherOptions{.model = options_.target, .weights = options_.weights},
-        select_kernels(Order::portable, "auto"), *device_, pool_, r.rows * r.context,
-        packed_blocks(r.rows, r.context), kTrainingBlockSize, 3);
+        select_kernels(Order::portable, "auto"), *device_, pool_, r.rows, r.context, 3);
     graph_ = make_drafter_graph(
         r.drafter, r.optimizer,
         {options_.target, *options_.weights, target_->decoder().weights->final_norm()},

@@ -351,6 +351,16 @@ bool stores_otherwise(const DecoderSpec& spec) {
   return spec.is_text_tower || (family && family->stored);
 }
 
+bool stores_offsets(const DecoderSpec& spec) {
+  const auto is_offset = [&](const TensorSpec& tensor) {
+    const StoredAt at = place_of(spec, tensor);
+    return at.tensor == tensor.name && !at.row && at.shape.empty() &&
+           at.is_plus_one == (tensor.shape.size() == 1);
+  };
+  return stores_otherwise(spec) && !spec.is_text_tower &&
+         std::ranges::all_of(tensors_of(spec), is_offset);
+}
+
 bool is_stored_as_offset(const DecoderSpec& spec, const TensorSpec& tensor) {
   return place_of(spec, tensor).is_plus_one;
 }

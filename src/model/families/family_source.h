@@ -24,6 +24,8 @@ std::string in_tower(const TensorSource& stored, const std::string& name);
 std::string without_tower(const std::string& name);
 // Whether a family's checkpoints hold other tensors than the decoder's.
 bool stores_otherwise(const DecoderSpec& spec);
+// Whether they hold the decoder's but for w where the decoder has 1 + w, in its vectors.
+bool stores_offsets(const DecoderSpec& spec);
 // Whether w is stored where the decoder has 1 + w.
 bool is_stored_as_offset(const DecoderSpec& spec, const TensorSpec& tensor);
 
