@@ -202,8 +202,6 @@ Recipe read_recipe(const std::string& path) {
     mtp.get("weight", r.trainer.mtp_weight, 0, 1e3);
     mtp.finish();
     r.trainer.model.spec.mtp_layers = 1;
-    if (has_states(r.trainer.model.spec))
-      fail_usage("{}: expected no [mtp] beside layers with a state, found one", path);
   }
   TomlSection teacher = root.section("teacher");
   if (root.has("teacher")) {
@@ -218,6 +216,8 @@ Recipe read_recipe(const std::string& path) {
   read_checkpoint(root.section("checkpoint"), r.save_every);
   root.finish();
   if (r.base.empty()) check_spec(r.trainer.model.spec, path);
+  if (r.trainer.model.spec.mtp_layers > 0 && has_states(r.trainer.model.spec))
+    fail_usage("{}: expected no [mtp] beside layers with a state, found one", path);
   return r;
 }
 

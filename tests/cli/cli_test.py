@@ -860,7 +860,7 @@ class BadInput(CliTest):
         self.assertNotIn(b"announces", plain.stderr)
         drafting = invar("generate", str(announced), *run, "--spec-method", "mtp")
         self.assertEqual(drafting.returncode, 2)
-        self.assertIn(b"has none (num_nextn_predict_layers in config.json, and its tensors)", drafting.stderr)
+        self.assertIn(b"has none (num_nextn_predict_layers or mtp_num_hidden_layers in config.json, and its tensors)", drafting.stderr)
         # The control: a part of a module is no module.
         data = bytearray((announced / "model.safetensors").read_bytes())
         start, header = header_of(announced / "model.safetensors")

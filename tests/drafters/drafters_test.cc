@@ -249,9 +249,10 @@ TEST(Drafters, PartsThatDoNotFitAreRefused) {
     }
     return "";
   };
-  EXPECT_EQ(refusal(R"({"method":"mtp"})"),
-            "the method mtp drafts by the target's module of multi-token prediction, and tiny has "
-            "none (num_nextn_predict_layers in config.json, and its tensors)");
+  EXPECT_EQ(
+      refusal(R"({"method":"mtp"})"),
+      "the method mtp drafts by the target's module of multi-token prediction, and tiny has "
+      "none (num_nextn_predict_layers or mtp_num_hidden_layers in config.json, and its tensors)");
   EXPECT_EQ(refusal(R"({"method":"early_exit","exit_layer":99})"),
             "expected an exit_layer from 1 to " + std::to_string(model.spec().layers - 1) +
                 ", one before the target's last, found 99");

@@ -173,8 +173,10 @@ const Family& read_family(ConfigReader& reader) {
     if (is_one && list->as_array()[0].is_string() && !by_architecture)
       by_architecture = find_headless(list->as_array()[0].as_string()).first;
     if (!by_architecture)
-      fail("{}: \"architectures\": expected one of the families {}, found {}", reader.where(),
-           fmt::join(family_names(), ", "), json::excerpt(*list));
+      fail(
+          "{}: \"architectures\": expected one of the {} that docs/models.md lists, such as "
+          "[\"LlamaForCausalLM\"], found {}",
+          reader.where(), family_names().size(), json::excerpt(*list));
   }
   const bool is_null = reader.is_null("model_type");
   if (!reader.take("model_type") && !is_null) {
