@@ -1,5 +1,7 @@
 // Mixture of experts: the choice, the sorted rows, the products of both orders and the sums against
 // the CPU's kernels.
+#include <cmath>
+
 #include "cuda_check.h"
 #include "kernels/cuda/at_once.h"
 #include "kernels/select.h"
