@@ -30,12 +30,13 @@ int prompt_rows(const DecoderSpec& spec) {
 // Memory was counted for blocks alone: states come on top.
 void add_states(Schedule& s, const DecoderSpec& spec) {
   if (!has_states(spec) || s.engine.kv_bytes == 0) return;
-  constexpr int kMostNodes = 64;  // of a draft tree
-  const int drafts = s.drafts.empty() && !s.replay ? 0 : 2 * kMostNodes;
   const int sequences = s.engine.scheduler.max_num_seqs;
+  const auto paths = [](const ReplayOptions& o) {
+    return o.branches > 1 ? o.num_speculative_tokens * o.branches : 1;
+  };
   const RunnerLimits limits{.max_rows = s.engine.scheduler.max_num_batched_tokens,
                             .cells = sequences,
-                            .draft_cells = drafts > 0 ? sequences + drafts : 0,
+                            .draft_cells = s.replay ? sequences + 2 * paths(*s.replay) : 0,
                             .snapshots = s.engine.prefix_caching ? 2 * sequences : 0};
   const CacheType type = s.model.weights == "exact" ? CacheType::f32 : CacheType::bf16;
   s.engine.kv_bytes += Runner::cell_bytes(states_of(spec), limits, type);
