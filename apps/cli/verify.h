@@ -1,5 +1,7 @@
-// What the two kinds of receipts that `invar verify` checks have in common.
+// The two kinds of receipts that `invar verify` checks share these flags and checks.
 #pragma once
+
+#include <fmt/format.h>
 
 #include <memory>
 #include <optional>
@@ -8,6 +10,7 @@
 #include "base/json.h"
 #include "command.h"
 #include "frontend/chat_template.h"
+#include "frontend/receipt.h"
 
 namespace invar::cli {
 

@@ -59,9 +59,9 @@ json::Value numbers_receipt_in(const json::Value& answer) {
   if (is_numbers_receipt(answer)) return answer;
   const json::Value* own = answer.find("receipt");
   if (own && is_numbers_receipt(*own)) return *own;
-  const json::Value* list = answer.find("data");
-  if (!list || !list->is_array() || list->as_array().size() != 1) return {};
-  const json::Value& one = list->as_array().front();
+  const json::Array* list = receipts_alone(answer);
+  if (!list || list->size() != 1) return {};
+  const json::Value& one = list->front();
   return is_numbers_receipt(one) ? one : json::Value();
 }
 

@@ -84,6 +84,8 @@ class LLM(Questions, Weights):
         """
         if isinstance(data_2, (str, list, tuple)):
             return self._relevance(data_1, data_2, instruction)
+        if instruction is not None:
+            raise TypeError("expected texts as data_2 beside an instruction, found none")
         return self._likelihoods(data_1, data_2)
 
     def _likelihoods(self, prompts: Union[Prompt, Sequence[Prompt]],

@@ -12,7 +12,7 @@ Texts = Union[str, Sequence[str]]
 
 
 class Questions:
-    """What a model that is open is asked beside answers. Bodies and answers are the server's (docs/server.md)."""
+    """An open model answers these questions with numbers. Bodies and answers are the server's (docs/server.md)."""
 
     session: Session
 
@@ -23,7 +23,7 @@ class Questions:
 
     def decide(self, input: Union[str, list[dict[str, Any]]], questions: list[dict[str, Any]],
                instructions: Optional[str] = None, receipt: bool = False) -> dict[str, Any]:
-        """What the model finds most likely of the answers that each question allows, under "answers".
+        """Finds the most likely of the answers that each question allows, under "answers".
 
         input: a text or the messages of a chat. questions: {"type": "predicate", "question": ...}, or "choice" with
         "choices", or "score" with "levels". receipt: a signed one of the answer (docs/receipts.md), under "receipt".

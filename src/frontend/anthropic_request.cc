@@ -79,7 +79,7 @@ class Conversation {
     return text.as_string();
   }
 
-  // What was found elsewhere: its title, where it stands, and its words.
+  // A search result becomes its title, its source and its words.
   std::string result_text(const json::Value& block) const {
     std::string text = name_in(block, "title") + "\n" + name_in(block, "source");
     const json::Value& content = member(block, "content");

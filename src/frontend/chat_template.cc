@@ -66,6 +66,13 @@ std::tm local_time() {
   return local;
 }
 
+std::tm utc_time(int64_t seconds) {
+  const auto time = static_cast<std::time_t>(seconds);
+  std::tm utc{};
+  gmtime_r(&time, &utc);
+  return utc;
+}
+
 ChatTemplate ChatTemplate::load(const std::string& directory) {
   return from_texts({optional_text(directory + "/chat_template.jinja"),
                      optional_text(directory + "/tokenizer_config.json"),
@@ -113,6 +120,7 @@ ChatTemplate ChatTemplate::from_texts(const ChatTemplateTexts& texts, const std:
         name);
   }
   chat.choose(false);
+  chat.is_of_pairs_ = chat.shows_pairs();
   return chat;
 }
 
@@ -141,7 +149,7 @@ std::string ChatTemplate::render_pair(const std::string& query, const std::strin
   return render_plain(std::move(messages), clock);
 }
 
-bool ChatTemplate::is_of_pairs() const {
+bool ChatTemplate::shows_pairs() const {
   constexpr std::string_view kQuery = "7d1fq", kDocument = "7d1fd", kUser = "7d1fu";
   const auto shows = [](const std::string& text, std::string_view mark) {
     return text.find(mark) != text.npos;

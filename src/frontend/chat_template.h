@@ -48,7 +48,7 @@ class ChatTemplate {
   const TemplateTraits& traits() const { return choose(true).traits; }
   // Whether it is a template of pairs: it shows what the roles "query" and "document" say, and no
   // user's words, as vLLM's templates of scores do.
-  bool is_of_pairs() const;
+  bool is_of_pairs() const { return is_of_pairs_; }
   // The text that such a template makes of a pair; `instruction`, where there is one, is the system
   // message's. Throws UsageError for what the template refuses.
   std::string render_pair(const std::string& query, const std::string& document,
@@ -79,11 +79,16 @@ class ChatTemplate {
   const Named& chosen_for(const Conversation& conversation) const;
 
   std::string where_;
+  bool shows_pairs() const;
+
   std::vector<Named> templates_;
+  bool is_of_pairs_ = false;
   jinja::Variables special_tokens_;  // bos_token and its like
 };
 
 // The time of the machine, here.
 std::tm local_time();
+// The time so many seconds after 1970, in UTC.
+std::tm utc_time(int64_t seconds);
 
 }  // namespace invar

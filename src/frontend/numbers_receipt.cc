@@ -47,16 +47,8 @@ bool is_numbers_receipt(const json::Value& value) {
 
 NumbersReceipt numbers_receipt_from(const json::Value& value) {
   ReceiptMembers in(value, "a receipt");
-  int32_t version = 0;
-  in.take("invar_receipt", version);
-  if (version != kReceiptVersion)
-    fail("a receipt: expected version {}, found {}", kReceiptVersion, version);
   NumbersReceipt r;
-  in.take("id", r.id);
-  in.take("created", r.created);
-  in.take("model", r.name);
-  in.take("context", r.context);
-  take_model(in, r.model);
+  take_head(in, r);
   ReceiptMembers request(in.take("request"), "its request");
   request.take("endpoint", r.endpoint);
   request.take("body", r.body);

@@ -40,7 +40,7 @@ NumbersReceipt numbers_receipt_from(const json::Value& value);
 
 // Completed with the numbers and signed.
 json::Value signed_receipt(NumbersReceipt receipt, const Numbers& numbers, const ReceiptKey& key);
-// What stands in the answer beside the numbers, but for the receipt.
+// The answer shows these members beside the numbers; the receipt is left empty.
 NumbersHead head_of(const NumbersReceipt& receipt);
 
 }  // namespace invar

@@ -1,4 +1,4 @@
-// What the answer to a request is held to. Throws UsageError with the field's name.
+// A request's fields say what form its answer is held to. Throws UsageError with the field's name.
 #pragma once
 
 #include "frontend/body_fields.h"

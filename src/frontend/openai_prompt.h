@@ -6,7 +6,7 @@
 
 namespace invar::openai {
 
-// Of a conversation, and of a prompt of which the end is kept: more is not looked at.
+// A conversation, or a prompt of which the end is kept, has so many bytes: more is not looked at.
 size_t most_text(const Context& context);
 // "prompt": a text, token ids, or a list of either.
 void read_prompts(const BodyFields& fields, const Context& context, Request& request);

@@ -1,4 +1,4 @@
-// What a request that was read comes to, once its prompts are tokens.
+// Completes a request that was read, once its prompts are tokens.
 #include <algorithm>
 
 #include "base/error.h"
@@ -74,7 +74,7 @@ std::vector<int32_t> tokens_of(const Request& request, const Prompt& prompt,
   if (request.truncate_prompt_tokens == 0) return tokens;
   // An answer that may fill the context needs one token at least.
   const int32_t most = request.base.params.max_tokens;
-  const int64_t fits = longest - (most < longest ? most : 1);
+  const int64_t fits = std::max(0, longest - (most < longest ? most : 1));
   const int64_t kept = request.truncate_prompt_tokens > 0 ? request.truncate_prompt_tokens : fits;
   if (std::ssize(tokens) > kept) tokens.erase(tokens.begin(), tokens.end() - kept);
   return tokens;

@@ -19,7 +19,7 @@ namespace invar {
 // cosine of their vectors, or the score of a cross-encoder.
 enum class Relevance : uint8_t { likelihood, cosine, cross };
 
-// What a model's directory says of such questions.
+// A model's directory says this of such questions.
 struct NumberForm {
   Relevance relevance = Relevance::likelihood;
   bool has_head = true;     // else it makes no answers of tokens
@@ -32,7 +32,7 @@ struct NumberForm {
 // The vector of each request, or the log-probability of its one token.
 using Numbers = std::vector<std::vector<float>>;
 
-// What stands in an answer beside what its numbers say.
+// An answer has these members beside what its numbers say.
 struct NumbersHead {
   std::string id;
   int64_t created = 0;  // seconds since 1970
@@ -47,7 +47,7 @@ struct NumbersAsked {
   std::function<std::string(const Numbers& numbers, const NumbersHead& head)> body;  // JSON
 };
 
-// What questions are read with: of a server, or of whoever computes its answers again.
+// Questions are read with these, by a server and by those who compute its answers again.
 struct QuestionTexts {
   // Reads the body of a completion or a chat; what is wrong with its prompt is wrong with `field`.
   std::function<openai::Request(const json::Value& body, openai::Endpoint endpoint,
@@ -88,7 +88,7 @@ std::optional<int32_t> dimensions_of(const json::Value& body, const QuestionText
 // The bytes that requests for vectors of so many numbers hold, with their answer.
 size_t vectors_bytes(const std::vector<Request>& requests, int32_t vector_size, bool base64);
 
-// Of each kind of path.
+// Each kind of path has its reader.
 NumbersAsked decisions_asked(const json::Value& body, const QuestionTexts& texts);
 NumbersAsked ranks_asked(const json::Value& body, const QuestionTexts& texts);
 NumbersAsked scores_asked(const json::Value& body, const QuestionTexts& texts);

@@ -156,17 +156,9 @@ json::Value to_json(const Receipt& receipt) {
 
 Receipt receipt_from(const json::Value& value) {
   ReceiptMembers in(value, "a receipt");
-  int32_t version = 0;
-  in.take("invar_receipt", version);
-  if (version != kReceiptVersion)
-    fail("a receipt: expected version {}, found {}", kReceiptVersion, version);
   Receipt r;
-  in.take("id", r.id);
-  in.take("created", r.created);
-  in.take("model", r.name);
+  take_head(in, r);
   in.take("choice", r.choice);
-  in.take("context", r.context);
-  take_model(in, r.model);
   read_request(in.take("request"), r);
   ReceiptMembers answer(in.take("answer"), "its answer");
   answer.take("tokens", r.tokens);

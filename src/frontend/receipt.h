@@ -94,7 +94,7 @@ class ReceiptKey {
   // Writes a PEM file that only its owner reads. Throws Error where one stands already.
   void save(const std::string& file) const;
   std::string public_key() const;
-  // Of a Receipt or a NumbersReceipt.
+  // R is a Receipt or a NumbersReceipt.
   template <typename R>
   void sign(R& receipt) const {
     receipt.public_key = public_key();

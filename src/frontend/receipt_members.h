@@ -7,6 +7,7 @@
 #include <string_view>
 #include <vector>
 
+#include "base/error.h"
 #include "base/json.h"
 #include "base/shared.h"
 #include "frontend/receipt.h"
@@ -52,8 +53,22 @@ class ReceiptMembers {
   json::Object left_;
 };
 
-// What a receipt says of the model; the same as members of its JSON.
+// A receipt has these members of its model; model_members gives them back.
 void take_model(ReceiptMembers& from, ReceiptModel& model);
 json::Object model_members(const ReceiptModel& model);
+
+// Every kind of receipt begins with these members. Throws Error for a version of another program.
+template <typename R>
+void take_head(ReceiptMembers& from, R& receipt) {
+  int32_t version = 0;
+  from.take("invar_receipt", version);
+  if (version != kReceiptVersion)
+    fail("a receipt: expected version {}, found {}", kReceiptVersion, version);
+  from.take("id", receipt.id);
+  from.take("created", receipt.created);
+  from.take("model", receipt.name);
+  from.take("context", receipt.context);
+  take_model(from, receipt.model);
+}
 
 }  // namespace invar

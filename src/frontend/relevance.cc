@@ -235,7 +235,9 @@ NumbersAsked ranks_asked(const json::Value& body, const QuestionTexts& texts) {
   std::vector<Pair> pairs;
   for (const std::string& document : documents) pairs.push_back({query, document});
   PairsAsked asked = asked_of(texts, pairs, instruction_of(fields));
-  const size_t bytes = bytes_of(asked, texts.vector_size) + 2 * text_bytes(pairs);
+  size_t shown_bytes = query.size();
+  for (const std::string& document : documents) shown_bytes += document.size();
+  const size_t bytes = bytes_of(asked, texts.vector_size) + 2 * shown_bytes;
   return {.requests = std::move(asked.requests),
           .bytes = bytes,
           .body = [=, scores_of = asked.scores, tokens = asked.tokens](const Numbers& numbers,

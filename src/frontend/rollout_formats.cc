@@ -248,9 +248,12 @@ Asked asked_of_trl(const json::Value& body) {
     else if (name == "structured_outputs_regex" || name == "guided_decoding_regex")
       asked.body.set("structured_outputs", json::Object{{"regex", value}});
     else if (name == "generation_kwargs") {
+      if (!value.is_object())
+        fail_usage("expected generation_kwargs as an object, found {}", json::excerpt(value));
       for (const auto& [kwarg, wanted] : value.as_object()) {
         if (!among(kwarg, openai::kSamplingFields))
-          fail_usage("generation_kwargs has {}, which is not supported", json::quoted(kwarg));
+          fail_usage("expected fields of sampling in generation_kwargs, found {}",
+                     json::quoted(kwarg));
         asked.body.set(kwarg, wanted);
       }
     } else if (name == "logprobs") {

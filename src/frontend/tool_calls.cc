@@ -25,7 +25,7 @@ const json::Value& function_of(const json::Value& tool) {
   return *function;
 }
 
-// What says in other words which values a schema has.
+// These words say which values a schema has, as "type" does.
 constexpr const char* kCombining[] = {"$ref", "anyOf", "oneOf", "allOf", "enum", "const"};
 
 json::Value parameters_of(const json::Value& function) {

@@ -55,13 +55,6 @@ uint64_t random_bits(int bits) {
 
 }  // namespace
 
-std::tm utc(int64_t seconds) {
-  const auto time = static_cast<std::time_t>(seconds);
-  std::tm out{};
-  gmtime_r(&time, &out);
-  return out;
-}
-
 bool names(std::string_view pattern, std::string_view name) {
   const size_t star = pattern.find('*');
   if (star == pattern.npos) return pattern == name;
@@ -126,7 +119,7 @@ openai::Request Admission::read(const JournalEntry& entry, const json::Value& bo
       .defaults = model_.defaults,
       .chat = model_.chat,
       .no_chat = model_.no_chat,
-      .clock = [&] { return utc(entry.created); },
+      .clock = [&] { return utc_time(entry.created); },
       .tool_format = model_.tool_format,
       .thought_format = model_.thought_format,
       .seal = model_.seal,

@@ -99,8 +99,8 @@ class Admission {
   size_t most_counted_bytes() const;
   size_t most_counted_body() const { return 4 * most_counted_bytes(); }
 
-  // What questions of this owner and second are read with, which this outlives. It throws ApiError,
-  // too.
+  // Questions of this owner and second are read with the result, which this outlives. It throws
+  // ApiError, too.
   QuestionTexts question_texts(const std::string& owner, int64_t created) const;
   // A new question's entry but for its `request`. Throws UsageError.
   JournalEntry question_entry(const HttpRequest& http, const std::string& owner) const;
@@ -170,7 +170,6 @@ json::Value json_body(const HttpRequest& request);
 std::string text_member(const json::Value& value, const char* name);
 // The request's, or an empty one. Throws UsageError for one that is too long.
 std::string idempotency_key_of(const HttpRequest& http);
-std::tm utc(int64_t seconds);
 // Which field of a body its prompts come from.
 const char* prompt_field(openai::Endpoint endpoint);
 // The JSON of a request's body, of limited depth. Throws Error.

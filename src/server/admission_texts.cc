@@ -1,4 +1,4 @@
-// What questions are read with, whose answers are numbers, and their entries in the journal.
+// Questions whose answers are numbers are read with these, and have these entries in the journal.
 #include <ctime>
 
 #include "admission.h"
@@ -30,7 +30,7 @@ QuestionTexts Admission::question_texts(const std::string& owner, int64_t create
           .check_model = [this](const std::string& name) { check_model(name); },
           .tokenizer = model_.tokenizer,
           .chat = model_.chat,
-          .clock = [created] { return utc(created); },
+          .clock = [created] { return utc_time(created); },
           .end_tokens = facts.end_tokens,
           .form = model_.numbers,
           .context = facts.max_model_len,

@@ -307,7 +307,7 @@ class Server {
   void begin_question(const std::shared_ptr<Exchange>& exchange, const Slots& slots,
                       const WeightsLease& lease);
   void ask_again(const std::shared_ptr<Exchange>& exchange, const JournalLine& line,
-                 const WeightsLease& lease, bool receipt_only);
+                 const Slots& slots, const WeightsLease& lease, bool receipt_only);
   // `receipt`: of the question, where its answer shows one.
   std::shared_ptr<Embedding> question(const JournalEntry& entry, const json::Value& body,
                                       const std::shared_ptr<Exchange>& exchange, const Slots& slots,

@@ -43,7 +43,7 @@ void Server::begin_question(const std::shared_ptr<Exchange>& exchange, const Slo
   const HttpRequest& request = exchange->request;
   const bool is_line = journal_ && is_kept(request.path);
   const auto known = is_line ? earlier(request) : std::nullopt;
-  if (known) return ask_again(exchange, *known, lease, false);
+  if (known) return ask_again(exchange, *known, slots, lease, false);
   const json::Value body = parse_body(request.body);
   JournalEntry entry = admission_.question_entry(request, options_.keys.owner(request));
   if (is_line || (body.is_object() && BodyFields(body).read_flag("receipt", false)))
@@ -53,12 +53,13 @@ void Server::begin_question(const std::shared_ptr<Exchange>& exchange, const Slo
   forget_old_lines();
   embedding->ended = [this, id = entry.id](Outcome outcome) { journal_->end(id, outcome); };
   journal_->admit(
-      std::move(entry), std::nullopt, [this, exchange, embedding, lease](const std::string& error) {
+      std::move(entry), std::nullopt,
+      [this, exchange, embedding, slots, lease](const std::string& error) {
         if (error.empty()) return embed(embedding);
         pool_.post(reading(exchange->request), [=, this] {
           guarded(exchange, [&] {  // unless its twin was faster
             if (const auto twin = earlier(exchange->request))
-              return ask_again(exchange, *twin, lease, false);
+              return ask_again(exchange, *twin, slots, lease, false);
             throw ApiError{503, "the request cannot be written to the journal: " + error};
           });
         });
@@ -66,10 +67,9 @@ void Server::begin_question(const std::shared_ptr<Exchange>& exchange, const Slo
 }
 
 void Server::ask_again(const std::shared_ptr<Exchange>& exchange, const JournalLine& line,
-                       const WeightsLease& lease, bool receipt_only) {
+                       const Slots& slots, const WeightsLease& lease, bool receipt_only) {
   const JournalEntry& entry = line.entry;
   Admission::expect_same_model(entry, admission_.answering_model());
-  const auto slots = std::make_shared<HeldSlots>(slots_, entry.owner);
   embed(question(entry, parse_body(entry.request), exchange, slots, lease, receipt_only));
 }
 

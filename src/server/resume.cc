@@ -86,7 +86,9 @@ Admitted Server::readmit(const JournalLine& line) {
 void Server::go_on(std::shared_ptr<Exchange> exchange, const JournalLine& line,
                    std::optional<bool> stream, int64_t skip, const WeightsLease& lease,
                    bool receipt) {
-  if (is_question(line.entry.endpoint)) return ask_again(exchange, line, lease, receipt);
+  if (is_question(line.entry.endpoint))
+    return ask_again(exchange, line, std::make_shared<HeldSlots>(slots_, line.entry.owner), lease,
+                     receipt);
   const auto admitted = std::make_shared<Admitted>(readmit(line));
   if (receipt) admission_.ask_for_receipt(*admitted);
   admitted->slots = std::make_shared<HeldSlots>(slots_, line.entry.owner);

@@ -115,7 +115,7 @@ SamplingParams open_sampling_defaults(const ModelOptions& o) {
 
 namespace {
 
-// What the config.json of a model of embeddings says of cutting them, as vLLM reads it.
+// The config.json of a model of embeddings says how they may be cut, as vLLM reads it.
 void read_vector_sizes(const ModelOptions& model, NumberForm& form) {
   const std::string path = model.model + "/config.json";
   if (model.load_format != "auto" || !is_there(path)) return;

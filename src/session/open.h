@@ -29,7 +29,7 @@ inline ChatTemplate open_chat_template(const Model& model, const std::string& fi
 }
 // The sampling parameters that the model's generation_config.json names, as vLLM reads it.
 SamplingParams open_sampling_defaults(const ModelOptions& options);
-// What its files say of vectors and of relevance.
+// A model's files say how vectors and relevance are made.
 NumberForm open_number_form(const ModelOptions& options);
 // The tokens that end an answer, ascending: those of both configurations, and of a directory those
 // that only its tokenizer names, its end of sequence and special tokens that end a turn.

@@ -1,7 +1,6 @@
 #include "session/questions.h"
 
 #include <algorithm>
-#include <ctime>
 
 #include "base/ends.h"
 #include "base/error.h"
@@ -14,13 +13,6 @@ namespace invar {
 
 namespace {
 
-std::tm utc_time(int64_t seconds) {
-  const auto time = static_cast<std::time_t>(seconds);
-  std::tm out{};
-  gmtime_r(&time, &out);
-  return out;
-}
-
 // The requests as an engine of their own computes them, several at a time.
 Numbers computed(std::vector<Request> requests, const std::shared_ptr<Model>& model,
                  const Tokenizer& tokenizer) {
@@ -29,7 +21,8 @@ Numbers computed(std::vector<Request> requests, const std::shared_ptr<Model>& mo
   for (const Request& request : requests) longest = std::max(longest, request.prompt.size());
   InstanceOptions options{.model = model->options()};
   options.engine.scheduler.max_num_seqs = kAtOnce;
-  options.engine.scheduler.max_model_len = static_cast<int32_t>(longest) + 1;
+  options.engine.scheduler.max_model_len =
+      std::min(static_cast<int32_t>(longest) + 1, model->spec().max_positions);
   options.engine.embeddings = true;
   Instance instance(options, model);
   EngineLoop loop(instance.engine(), tokenizer);
@@ -86,7 +79,8 @@ Numbers numbers_of(std::vector<AnswerEvent> events) {
     if (!answer)
       numbers.push_back(std::move(event.vector));
     else if (answer->finish == FinishReason::failed || answer->logprobs.empty())
-      fail("the numbers cannot be computed: {}", answer->error);
+      fail("expected the log-probability of a token, found none: {}",
+           answer->error.empty() ? "the answer has no token" : answer->error);
     else
       numbers.push_back({first_of(answer->logprobs).logprob});
   }
@@ -97,9 +91,9 @@ NumbersVerdict verify(const NumbersReceipt& receipt, const ReceiptModel& known,
                       const std::shared_ptr<Model>& model, const Tokenizer& tokenizer,
                       const ChatTemplate* chat) {
   if (const auto found = model_difference(receipt.model, known)) return {.sentence = *found};
-  if (receipt.context > model->spec().max_positions)
-    fail("a receipt: its context is {} tokens, more than the model's {} positions", receipt.context,
-         model->spec().max_positions);
+  if (receipt.context < 1 || receipt.context > model->spec().max_positions)
+    fail("a receipt: expected a context of 1 to {} tokens, found {}", model->spec().max_positions,
+         receipt.context);
   const Timer timer;
   NumbersAsked asked =
       numbers_asked(receipt.endpoint, json::parse(receipt.body, "the receipt's question"),

@@ -14,12 +14,12 @@
 
 namespace invar {
 
-// What a model's questions are read with, all of which outlives it; `chat`: null, there is none.
-// `created`: seconds since 1970, for templates that ask for the time.
+// A model's questions are read with the result, which all arguments outlive; `chat`: null, there is
+// none. `created`: seconds since 1970, for templates that ask for the time.
 QuestionTexts question_texts(const Model& model, const Tokenizer& tokenizer,
                              const ChatTemplate* chat, int32_t context, int64_t created);
 
-// What the last events of a question's requests say. Throws Error where one failed.
+// The last events of a question's requests give its numbers. Throws Error where one failed.
 Numbers numbers_of(std::vector<AnswerEvent> events);
 
 struct NumbersVerdict {

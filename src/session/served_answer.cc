@@ -16,13 +16,6 @@ const json::Array& choices_of(const json::Value& body) {
   return body.find("choices")->as_array();
 }
 
-std::tm utc(int64_t seconds) {
-  const auto time = static_cast<std::time_t>(seconds);
-  std::tm out{};
-  gmtime_r(&time, &out);
-  return out;
-}
-
 }  // namespace
 
 std::string first_difference(const json::Value& expected, const json::Value& found,
@@ -55,9 +48,16 @@ std::string first_difference(const json::Value& expected, const json::Value& fou
   return fmt::format("{}: expected {}, found {}", path, excerpt(expected), excerpt(found));
 }
 
+const json::Array* receipts_alone(const json::Value& value) {
+  const json::Value* list = value.find("data");
+  if (!list || !list->is_array()) return nullptr;
+  const size_t members = value.find("object") ? 2 : 1;
+  return value.as_object().size() == members ? &list->as_array() : nullptr;
+}
+
 ServedAnswer read_served_answer(const json::Value& value) {
   ServedAnswer answer;
-  const json::Value* list = value.find("data");
+  const json::Array* list = receipts_alone(value);
   const json::Value* choices = value.find("choices");
   if (value.find("invar_receipt")) {
     answer.receipts.push_back(receipt_from(value));
@@ -68,8 +68,8 @@ ServedAnswer read_served_answer(const json::Value& value) {
       if (!receipt) fail("expected a receipt in every choice, found one without");
       answer.receipts.push_back(receipt_from(*receipt));
     }
-  } else if (list && list->is_array()) {
-    for (const json::Value& one : list->as_array()) answer.receipts.push_back(receipt_from(one));
+  } else if (list) {
+    for (const json::Value& one : *list) answer.receipts.push_back(receipt_from(one));
   }
   if (answer.receipts.empty() || answer.receipts.size() > kMostReceipts)
     fail("expected a receipt, or an answer of 1 to {} choices that have one each, found {}",
@@ -115,7 +115,7 @@ Asked read_asked(const json::Value& body, const Receipt& receipt, const AnswerTe
                           .defaults = of_vllm ? SamplingParams{} : texts.model_defaults,
                           .chat = texts.chat,
                           .no_chat = "the model has none",
-                          .clock = [&] { return utc(receipt.created); },
+                          .clock = [&] { return utc_time(receipt.created); },
                           .max_logprobs = texts.vocab,
                           .ignores_unknown = true};
   if (texts.chat) context.tool_format = texts.chat->tool_format();

@@ -23,6 +23,10 @@ struct ServedAnswer {
   std::vector<Receipt> receipts;  // of every choice
 };
 
+// The receipts of what GET /v1/receipts/ID answers; null where a value is something else, or has
+// more members, which nobody would check.
+const json::Array* receipts_alone(const json::Value& value);
+
 // Reads an answer whose every choice has its receipt, a list of receipts, or one. Throws Error for
 // anything else.
 ServedAnswer read_served_answer(const json::Value& value);

@@ -74,7 +74,7 @@ class LLMTest(unittest.TestCase):
         self.assertEqual(len(found), 1)
 
     def test_decisions_and_relevance_are_the_servers(self):
-        """What the likelihoods of the answers come to, whatever is computed beside them; a receipt that the program confirms."""
+        """Decisions are the likelihoods of their answers, whatever is computed beside them; the program confirms their receipt."""
         llm = self.llm
         questions = [{"type": "predicate", "question": "Is it good?"}, {"type": "choice", "question": "Which?", "choices": ["a", "bc"]}]
         told = llm.decide("The cat sat.", questions, instructions="Be fair.")

@@ -6,9 +6,11 @@ import json
 import os
 import pathlib
 import signal
+import sqlite3
 import subprocess
 import sys
 import tempfile
+import time
 import unittest
 
 from served import Served, fast_and
@@ -107,6 +109,9 @@ class Receipts(Numbers):
             self.expect_found(changed(receipt, *path, by=by), words, "--no-signature")
         fewer = changed(receipt, "answer", "numbers", by=lambda old: old[1:])
         self.expect_found(fewer, "the numbers differ", "--no-signature")
+        for none in (0, -1):
+            cut = changed(receipt, "request", "body", by=lambda old: '{"input":"a","truncate_prompt_tokens":-1}')
+            self.expect_found(changed(cut, "context", by=lambda old: none), "expected a context of 1 to", "--no-signature")
         for path in (("answer", "numbers"), ("request", "body"), ("public_key",)):
             self.expect_found(changed(receipt, *path, by=lambda old: 3), "a receipt: expected")
 
@@ -124,6 +129,8 @@ class Receipts(Numbers):
                               "number 1 differs", "--no-signature")
         encoded = self.answer("/v1/embeddings", input="a fox", encoding_format="base64")
         self.assertEqual(self.verify(encoded)[0], 0)
+        whole = self.ask("GET", "/v1/models")[2]["data"][0]["max_model_len"]
+        self.assertEqual(self.verify(self.answer("/v1/embeddings", input=[[5] * whole]))[0], 0, "a text as long as the context")
         other = self.root / "other"
         subprocess.run([INVAR, "make-model", other, "--seed", "5"], check=True, capture_output=True)
         self.expect_found(encoded, "the weights differ", model=other)
@@ -136,6 +143,7 @@ class Receipts(Numbers):
         status, _, found = self.ask("GET", path)
         self.assertEqual(status, 200, found)
         self.assertEqual(self.verify(found, request=DECISION)[0], 0)
+        self.expect_found({**found, "answers": answer["answers"]}, "expected a receipt")  # which nothing would check
         self.assertEqual(self.ask("GET", path)[2], found)
         self.assertEqual(self.ask("GET", f"/v1/completions/{answer['id']}")[0], 404)
 
@@ -182,16 +190,30 @@ class Journal(Numbers):
         self.assertIn("another answer", self.ask(server, status=409)["error"]["message"])
         server.stop()
 
+    def test_asked_again_where_there_is_room_for_one_question(self):
+        server = self.served("--journal", str(self.root / "journal"), "--max-queued-requests", "2")
+        decided = self.ask(server)
+        self.assertEqual(self.ask(server), decided)
+        server.stop()
+
+    def unfinished(self):
+        lines = sqlite3.connect(self.root / "journal").execute("SELECT count(*) FROM line WHERE outcome IS NULL AND idempotency_key = 'k'")
+        return lines.fetchone()[0]
+
     def test_killed_while_it_is_computed(self):
         journal = ["--journal", str(self.root / "journal")]
         server = self.served(*journal)
         many = {**DECISION, "input": "A fox ran. " * 30, "questions": DECISION["questions"] * 20}
         connection = server.connect()
         connection.request("POST", "/v1/decisions", json.dumps(many), {"Idempotency-Key": "k", "Content-Type": "application/json"})
-        server.ask("POST", "/v1/completions", {"prompt": "x", "max_tokens": 1})
+        while not self.unfinished():
+            time.sleep(0.001)
         server.stop(signal.SIGKILL)
         connection.close()
+        self.assertEqual(self.unfinished(), 1, "the control: it was being computed")
         server = self.served(*journal)
+        while self.unfinished():  # nobody waits for it: its line ends
+            time.sleep(0.01)
         again = self.ask(server, many)
         self.assertEqual(self.ask(server, many), again)
         self.assertEqual(again["answers"], self.ask(server, many, key=None)["answers"])

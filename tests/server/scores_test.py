@@ -250,7 +250,7 @@ class Relevance(Directory):
                                                          "score.weight": f32([exact(draw.gauss(0, 0.3) for _ in range(width))])})
 
     def test_a_template_of_pairs_makes_the_prompt(self):
-        """Of a cross-encoder and of a model that is asked for yes; a chat's template is none."""
+        """A cross-encoder is asked by a template of pairs; a chat's template is none."""
         self.make_encoder()
         file = self.model / "pairs.jinja"
         file.write_text(self.PAIRS)
