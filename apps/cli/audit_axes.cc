@@ -31,12 +31,13 @@ int prompt_rows(const DecoderSpec& spec) {
 void add_states(Schedule& s, const DecoderSpec& spec) {
   if (!has_states(spec) || s.engine.kv_bytes == 0) return;
   const int sequences = s.engine.scheduler.max_num_seqs;
-  const auto paths = [](const ReplayOptions& o) {
-    return o.branches > 1 ? o.num_speculative_tokens * o.branches : 1;
-  };
+  int draft_cells = 0;
+  if (const auto& o = s.replay)
+    draft_cells =
+        Runner::draft_cells(sequences, o->branches > 1, o->num_speculative_tokens * o->branches);
   const RunnerLimits limits{.max_rows = s.engine.scheduler.max_num_batched_tokens,
                             .cells = sequences,
-                            .draft_cells = s.replay ? sequences + 2 * paths(*s.replay) : 0,
+                            .draft_cells = draft_cells,
                             .snapshots = s.engine.prefix_caching ? 2 * sequences : 0};
   const CacheType type = s.model.weights == "exact" ? CacheType::f32 : CacheType::bf16;
   s.engine.kv_bytes += Runner::cell_bytes(states_of(spec), limits, type);

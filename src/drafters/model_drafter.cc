@@ -41,14 +41,11 @@ void expect_chain_of_states(const Model& model, const ModelDrafterOptions& optio
   if (!has_states(model.spec())) return;
   if (options.exit_layer > 0 || !options.skipped_layers.empty())
     fail_usage(
-        "expected layers without states where a part of the target drafts, found the {} model, "
-        "whose layers have them",
+        "expected layers without states where a part of the target drafts, found the {} model",
         model.spec().family);
   if (options.shape != chain_shape(static_cast<int32_t>(options.shape.size())))
-    fail_usage(
-        "expected chains of drafts by a model whose layers have states, found a tree, and the {} "
-        "model",
-        model.spec().family);
+    fail_usage("expected a chain of drafts by the {} model, whose layers have states, found a tree",
+               model.spec().family);
 }
 
 // Sequences that have a state at the same time: half of the memory is theirs.

@@ -108,13 +108,13 @@ std::vector<StateShape> Engine::shapes_of(const Shard& shard) const {
   return states_of(spec, shard, {shard.layers.begin, std::min(spec.layers, shard.layers.end)});
 }
 
-// A path of drafts may cross one boundary. Each sequence has two snapshots: of its prompt and of
-// its answer.
+// Each sequence has two snapshots: of its prompt and of its answer.
 void Engine::settle_cells() {
   if (!has_states_) return;
   const int sequences = options_.scheduler.max_num_seqs;
   if (proposer_)
-    draft_cells_ = sequences + 2 * (proposer_->makes_branches() ? proposer_->most_nodes() : 1);
+    draft_cells_ =
+        Runner::draft_cells(sequences, proposer_->makes_branches(), proposer_->most_nodes());
   if (options_.prefix_caching) snapshots_ = 2 * sequences;
 }
 

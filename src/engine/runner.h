@@ -24,6 +24,11 @@ class Runner {
   // `shared_keys`: another runner's keys and values, on which this one computes, or null.
   Runner(Decoder decoder, const RunnerLimits& limits, SequenceStore* shared_keys);
 
+  // Scratch cells for drafts of up to `most_nodes` for each of so many sequences: a path may cross
+  // one boundary.
+  static int32_t draft_cells(int32_t sequences, bool makes_branches, int32_t most_nodes) {
+    return sequences + 2 * (makes_branches ? most_nodes : 1);
+  }
   // The bytes of all cells of layers of these shapes.
   static int64_t cell_bytes(std::span<const StateShape> layers, const RunnerLimits& limits,
                             CacheType type);

@@ -10,7 +10,7 @@ namespace invar {
 
 namespace {
 
-// What is computed on CPUs alone.
+// Refuses, on a GPU, the parts that CPUs alone compute.
 void expect_gpu_parts(const DecoderSpec& spec, const std::string& device) {
   for (const LayerSpec& layer : spec.layer_specs) {
     const AttentionSpec* attention = layer.attention();

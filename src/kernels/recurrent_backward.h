@@ -7,8 +7,8 @@
 
 namespace invar {
 
-// Of some channels of a ShortConvParams. The forward's columns, and those of its gradients, begin
-// at these addresses. Shares are channels.
+// The backward of some channels of a ShortConvParams. The forward's columns, and those of its
+// gradients, begin at these addresses. Shares are channels.
 struct ShortConvBackwardParams {
   const float* x;  // [T][channels]
   int64_t x_stride;

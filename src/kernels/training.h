@@ -294,7 +294,7 @@ struct WidenParams {
   float* out;
 };
 
-// Of layers with a state: recurrent_backward.h.
+// The operations of layers with a state are in recurrent_backward.h.
 struct ShortConvBackwardParams;
 struct GatedNormBackwardParams;
 struct RecurrentGatesBackwardParams;

@@ -14,7 +14,7 @@ namespace invar {
 
 class AdapterGradients {
  public:
-  // Of `weights`, which must live as long and whose tensors stand in the layout under PEFT's names.
+  // `weights` must live as long; their tensors stand in the layout under PEFT's names.
   // For batches of up to `max_rows` rows.
   AdapterGradients(const Decoder& decoder, const AdapterWeights& weights,
                    const ParameterLayout& layout, int max_rows);

@@ -51,7 +51,7 @@ struct BackwardIo {
   const GradientPlaces* places = nullptr;
   // Called before a layer's gradient is begun and once this batch's part of it is whole, if set.
   std::function<void(int layer)> begin_layer, end_layer;
-  // Of the adapter that all rows have, whose tensors alone the layout then has: the model's own are
+  // The adapter that all rows have. The layout then has its tensors alone, and the model's own are
   // frozen. Null: there is none.
   const AdapterGradients* adapter = nullptr;
   // The first batch: chains of matrices, the embedding apart, begin with +0 whatever `gradients`

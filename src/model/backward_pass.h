@@ -100,7 +100,7 @@ class BackwardPass {
   void mtp_module(const MtpGradient& mtp);
   void head(const Activation& d_logits, const Activation& normed, const float* x,
             float* head_gradient, float* norm_gradient, const float* norm_weight);
-  // Of a norm's own tensors: null where they are frozen.
+  // Where the gradients of a norm's own tensors go: null where they are frozen.
   struct NormGradients {
     float* weight;
     float* bias = nullptr;  // of a LayerNorm

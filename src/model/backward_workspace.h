@@ -46,7 +46,7 @@ struct BackwardWorkspace {
   DeviceArray<bf16_t> router;         // [T][experts], rounded
   DeviceArray<bf16_t> leaf_outputs;   // [T][D or 2F]
   DeviceArray<bf16_t> leaf_inputs;    // [T][D or F]
-  // Of layers with a state.
+  // Layers with a state use these.
   DeviceArray<float> mixed;         // [T][what a short convolution leaves]
   DeviceArray<float> sums;          // [T][the same], of its sums
   DeviceArray<float> inputs;        // [T][what the layer's input product leaves]

@@ -25,7 +25,7 @@ class ParameterLayout {
   };
 
   explicit ParameterLayout(const DecoderSpec& spec);
-  // Of tensors that stand beside a model's, which then has no place here: offset() is -1.
+  // The layout of tensors that stand beside a model's. The model's have no place: offset() is -1.
   ParameterLayout(const DecoderSpec& spec, std::vector<TensorSpec> tensors);
 
   // In the order of computation.

@@ -15,7 +15,7 @@ std::vector<double> rotary_frequencies(const std::optional<RopeSpec>& rope, int 
 class RopeTable {
  public:
   RopeTable(Device& device, const std::optional<RopeSpec>& rope, int head_dim, int max_positions);
-  // Of elements that grow and do not turn: cosines are what they are multiplied by, sines are 0.
+  // For elements that grow and do not turn: cosines are their factors, sines are 0.
   RopeTable(Device& device, const GrowthSpec& growth, int head_dim, int max_positions);
 
   // Makes positions [0, count) available to what follows in the stream; count <= max_positions.
@@ -25,7 +25,7 @@ class RopeTable {
   const float* sin() const { return sin_.data(); }
 
  private:
-  // What still elements are multiplied by: 1 where nothing grows.
+  // The factor of elements that do not turn: 1 where nothing grows.
   double growth_at(int position) const;
 
   std::vector<double> frequencies_;

@@ -9,7 +9,7 @@
 
 namespace invar {
 
-// What the router's logits become: shares of all experts, numbers of their own between 0 and 1,
+// The router's logits become this: shares of all experts, numbers of their own between 0 and 1,
 // shares of the chosen ones, or such numbers of the chosen ones.
 enum class ExpertScore : uint8_t { softmax, sigmoid, softmax_of_chosen, sigmoid_of_chosen };
 

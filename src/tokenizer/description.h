@@ -29,7 +29,7 @@ struct DecoderRules {
   bool bare_first_token = false;  // all spaces are taken out of the first token (Metaspace)
 };
 
-// What stands around and between the ids of two texts that are one.
+// The ids that stand around and between those of a pair of texts.
 struct PairRules {
   std::vector<int32_t> prefix, middle, suffix;
 };

@@ -41,9 +41,8 @@ int32_t id_of_special(const Tokenizer& tokenizer, const char* name);
 // stood there still does.
 void replace_directory(const std::string& directory,
                        const std::function<void(const std::string& directory)>& write_files);
-// What is trained: a model directory, configuration, weights and tokenizer; or an adapter as PEFT
-// saves it. Where the trainer's ranks are processes,
-// within read_together.
+// Writes a model directory (configuration, weights and tokenizer), or the adapter that is trained,
+// as PEFT saves it. Where the trainer's ranks are processes, call it within read_together.
 void write_model(const std::string& directory, const Trainer& trainer, const TokenizerTexts& texts,
                  ThreadPool& pool);
 

@@ -30,7 +30,7 @@ void open_base(const std::string& directory, ModelConfig& model, LoraOptions& lo
 // can have none.
 std::vector<AdapterModule> lora_modules(const DecoderSpec& spec, const LoraOptions& lora);
 
-// Of what is trained: the model's tensors, or, with an adapter, its A and B under PEFT's names.
+// The tensors that are trained: the model's, or an adapter's A and B under PEFT's names.
 ParameterLayout trained_layout(const DecoderSpec& spec, const LoraOptions& lora);
 
 // A as PEFT begins it: uniform below 1 / sqrt(inputs) in magnitude. B begins as zeros.

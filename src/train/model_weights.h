@@ -11,10 +11,10 @@
 namespace invar {
 
 struct ModelWeights {
-  // Of a model that is trained: its weights come with every step. `in_turn`: one layer is there at
+  // A model that is trained: its weights come with every step. `in_turn`: one layer is there at
   // a time, or its matrices the other way round are.
   ModelWeights(const TrainerOptions& options, const TrainingDevice& on, bool in_turn);
-  // Of one that stays as it is, which the ranks of a process share.
+  // A model that stays as it is; the ranks of a process share it.
   ModelWeights(const TrainerOptions& options, const TrainingDevice& on, const TensorSource& weights,
                ThreadPool& pool);
 

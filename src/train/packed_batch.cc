@@ -9,7 +9,7 @@ int packed_blocks(int rows, int context) {
   return rows * ((context + kTrainingBlockSize - 1) / kTrainingBlockSize + kMaxSequencesPerRow);
 }
 
-// Of a sequence all chunks but the last are scratch.
+// All chunks of a sequence but its last are scratch.
 StoreOptions packed_store(const DecoderSpec& spec, int rows, int context, CacheLayout layout) {
   const bool has_cells = has_states(spec);
   return {.blocks = packed_blocks(rows, context),

@@ -15,7 +15,7 @@ constexpr int kTrainingBlockSize = 64;
 // Blocks that `rows` packed rows of `context` positions need at most.
 int packed_blocks(int rows, int context);
 
-// What so many packed rows leave in the layers of a model: blocks, and a cell for each sequence
+// The store for so many packed rows: blocks, and a cell for each sequence
 // where layers have states.
 StoreOptions packed_store(const DecoderSpec& spec, int rows, int context, CacheLayout layout);
 

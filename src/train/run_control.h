@@ -32,7 +32,7 @@ struct RunControl {
     return (std::filesystem::path(output) / "checkpoints").string();
   }
   std::string model() const { return (std::filesystem::path(output) / "model").string(); }
-  // What came of a run at its end: a model, or an adapter as PEFT saves it.
+  // A run leaves this at its end: a model, or an adapter as PEFT saves it.
   std::string result(bool is_adapter) const {
     return is_adapter ? (std::filesystem::path(output) / "adapter").string() : model();
   }

@@ -25,17 +25,13 @@ bool is_power_of_two(int x) {
   return x > 0 && (x & (x - 1)) == 0;
 }
 
-}  // namespace
-
-namespace {
-
 // How the elements of a tensor begin.
 struct Beginning {
   double mean = 0, deviation = 0;
 };
 
-// Of the numbers that heads with a state have beside matrices: they remember some tens of
-// positions, each a little longer or shorter; short convolutions begin as rows of a matrix do.
+// Heads with a state begin so that they remember some tens of positions, each a little longer or
+// shorter; short convolutions begin as rows of a matrix do.
 std::optional<Beginning> beginning_of_state(const DecoderSpec& spec, const TensorSpec& tensor) {
   using enum TensorRole;
   switch (tensor.role) {

@@ -22,8 +22,8 @@ void add_granite_moe(const GgufKeys& in, json::Value& config);
 void add_granite_hybrid(const GgufKeys& in, json::Value& config);
 void add_gpt_oss(const GgufKeys& in, json::Value& config);
 
-// What turns: whole heads, the first elements of each, the part that is beside a latent, or
-// nothing.
+// Rotation turns this: whole heads, the first elements of each, the part that is beside a latent,
+// or nothing.
 enum class Turning { heads, part, beside_latent, nothing };
 
 struct Architecture {

@@ -20,7 +20,7 @@ void rename(json::Value& config, std::string_view from, std::string_view to) {
     if (member.first == from) member.first = to;
 }
 
-// Of each layer: `with` where the number is above 0, else `without`.
+// A name for each layer: `with` where the number is above 0, else `without`.
 json::Array kinds_of(const std::vector<int64_t>& numbers, const char* with, const char* without) {
   json::Array kinds;
   for (const int64_t number : numbers) kinds.emplace_back(number > 0 ? with : without);

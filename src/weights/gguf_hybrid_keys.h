@@ -1,4 +1,4 @@
-// What a GGUF file's metadata says of layers that have states, as the keys of a config.json, and
+// Translates a GGUF file's metadata of layers that have states into keys of a config.json, and
 // back: a function for each architecture that has such layers. A list of one number for each layer
 // says what a layer is.
 #pragma once
@@ -18,7 +18,7 @@ void add_qwen3_next(const GgufKeys& in, json::Value& config);
 // The largest of all layers' numbers.
 int64_t largest_of_layers(const GgufKeys& in, std::string_view name);
 
-// Of a model that is written: what its layers are, and their sizes.
+// For a model that is written: says what its layers are, and their sizes.
 void add_hybrid_keys(const json::Value& config, const std::string& name,
                      std::vector<GgufKey>& keys);
 

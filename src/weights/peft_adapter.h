@@ -44,7 +44,7 @@ class PeftAdapter {
   std::vector<AdapterModule> modules_;
 };
 
-// What such a directory says of all its modules.
+// The settings that such a directory has for all its modules.
 struct PeftSettings {
   int64_t rank = 8;
   double alpha = 8;

@@ -94,7 +94,7 @@ DecoderSpec parallel_spec() {
   return spec;
 }
 
-// What MiMo has: values that are narrower than keys and scaled, key/value heads of layers.
+// MiMo has values that are narrower than keys and scaled, and key/value heads of layers.
 DecoderSpec narrow_spec() {
   DecoderSpec spec = mixed_spec();
   for (LayerSpec& layer : spec.layer_specs) {

@@ -195,7 +195,7 @@ class ScalarDecoder {
     return out;
   }
 
-  // What queries are multiplied by, in layers where nothing turns and no head has a norm.
+  // The factor of queries, in layers where nothing turns and no head has a norm.
   static float growth(const AttentionSpec& spec, int position) {
     if (!spec.growth) return 1;
     const double steps = std::floor((position + 1) / spec.growth->step);

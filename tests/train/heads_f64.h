@@ -18,14 +18,14 @@ struct HeadsF64 {
   const double* norm;                // [value_size], of Mamba 2 of all values
 };
 
-// What products and short convolutions give.
+// The results of products and short convolutions.
 struct RowsOfHeads {
   RowsF64 queries, keys, values;
   RowsF64 decays, factors;  // [heads]; factors of the delta rule alone
   RowsF64 gates;
 };
 
-// What the output product multiplies.
+// The input of the output product.
 RowsF64 run_heads_f64(const HeadsF64& of, RowsOfHeads rows);
 
 }  // namespace invar

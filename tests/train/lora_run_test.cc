@@ -181,7 +181,7 @@ TEST_F(LoraRuns, GoOnAfterTheyAreKilled) {
   }
 }
 
-// What the model has not seen is learned, the adapter is one of the model's, and a checkpoint has
+// A run learns what the model has not seen, the adapter is one of the model's, and a checkpoint has
 // nothing else.
 TEST_F(LoraRuns, LearnAndWriteWhatServersOpen) {
   const std::string longer =
@@ -265,7 +265,7 @@ TEST_F(LoraRuns, LearnByReinforcement) {
   }
   EXPECT_GT(rewards, 0.0);
   EXPECT_GT(gradients, 0.0);
-  // What is written is the adapter of a model that servers open.
+  // Servers open the adapter that was written.
   const HfDirectory base = open_hf_directory(*directory_ / "base/model");
   const DecoderSpec spec = parse_model_config(base.config, base.generation_config, "").spec;
   EXPECT_EQ(open_adapter("a", *directory_ / "rl/adapter", spec)->rank, 4);

@@ -278,7 +278,7 @@ class Sampled : public testing::Test {
     write_model(directory_ / "adapter", *trainer_, {}, pool_);
   }
 
-  // What the engine answers with the adapter that is written, or without one.
+  // The engine's answer with the adapter that is written, or without one.
   testing_engine::Record::Answer answer(bool with_adapter) {
     Engine engine(model_, {.kv_bytes = 16 << 20, .adapters = {.most = 1, .most_rank = 16}});
     Request request;
@@ -308,7 +308,7 @@ class Sampled : public testing::Test {
     return row;
   }
 
-  // Of the positions whose tokens were sampled, logits that hash to another value and
+  // Counts, of positions whose tokens were sampled, logits that hash to another value and
   // log-probabilities that differ.
   std::pair<int, int> differences(const testing_engine::Record::Answer& answer) {
     const std::vector<PackedRow> rows = {row_of(answer)};
@@ -350,7 +350,7 @@ TEST_F(Sampled, HasTheTrainersBits) {
   EXPECT_GT(differences(answer(true)).first, 0);
 }
 
-// What is written says what PEFT reads.
+// The written directory says what PEFT reads.
 TEST_F(Sampled, IsAPeftDirectory) {
   const PeftAdapter adapter(directory_ / "adapter");
   EXPECT_EQ(adapter.modules().size(), 7U * 4);

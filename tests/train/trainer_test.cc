@@ -46,7 +46,7 @@ class Numbers : public DocumentSource {
   int vocab_, most_;
 };
 
-// Of layers with states a context that crosses boundaries.
+// Layers with states get a context that crosses boundaries.
 TrainerOptions tiny_options(const DecoderSpec& spec) {
   TrainerOptions options;
   options.model.spec = spec;
@@ -585,7 +585,7 @@ TEST(Training, KeepsWeightsAsTheFamilyStoresThem) {
   }
 }
 
-// What a checkpoint of the family holds, taken apart again, is what was trained.
+// A checkpoint of the family, taken apart again, is what was trained.
 TEST(Training, WritesLayersWithStatesAsTheFamilyStoresThem) {
   const char* const fused[] = {
       "model.layers.0.conv.in_proj.weight", "model.layers.0.linear_attn.in_proj_qkv.weight",

@@ -26,7 +26,7 @@ def answer(model, *flags):
 
 
 def check_written(family, made, folder):
-    """What convert writes, in bf16 and in blocks, beside the directories that the files stand for."""
+    """Compares what convert writes, in bf16 and in blocks, with the directories that the files stand for."""
     for kind in ("bf16", "q8_0"):
         said = run("convert", made, folder / f"{kind}.gguf", "--gguf", kind)
         if not (folder / f"{kind}.gguf").exists():
@@ -41,7 +41,7 @@ def check_written(family, made, folder):
 
 
 def check_made(family, made, folder):
-    """What the format's rules make of the directory; with the control one number is another."""
+    """Makes a file of the directory by the format's rules; with the control one number is another."""
     found = Converted(made)
     if CONTROL:
         name = next(name for name in found.tensors if name.endswith(("ssm_a", "shortconv.conv.weight")))

@@ -205,7 +205,7 @@ class HeadOfSequence {
             f32_to_bf16(p_.d_out[row(i) * p_.d_out_stride + head_ * v_ + e]);
   }
 
-  // Of u, by what outputs and the next state read of it.
+  // u's gradient: outputs and the next state read it.
   void gradients_of_values() const {
     round_weights(m_.of_query, 0, kSlots, 0, kSlots, m_.rounded);
     turn(m_.rounded, m_.turned);
@@ -217,7 +217,7 @@ class HeadOfSequence {
     for (int64_t i = 0; i < rows_ * v_; ++i) m_.d_value[i] = m_.d_value[i] + m_.of_state[i];
   }
 
-  // Of r, the last row first: what later rows' values read of u.
+  // r's gradient, the last row first: later rows' values read u.
   void gradients_of_rests() const {
     std::fill_n(m_.d_rest, kSlots * value_stride_, bf16_t{0});
     if (is_delta()) {
@@ -307,7 +307,7 @@ class HeadOfSequence {
                                   : bf16_t{0};
   }
 
-  // What a row's sum of decays is worth in all that it multiplies or divides.
+  // The gradient of a row's sum of decays, which multiplies some numbers and divides others.
   float gradient_of_sum(int i) const {
     float lane[64] = {};
     for (int64_t d = 0; d < r_; ++d) {

@@ -1,4 +1,4 @@
-// What the backward of a recurrence works with.
+// The memory that the backward of a recurrence works with.
 #pragma once
 
 #include <algorithm>
@@ -9,7 +9,7 @@ namespace invar::reference {
 
 constexpr int kSlots = kChunkSlots;
 
-// What a share works with: hands out 64-byte aligned pieces, or only counts them.
+// One share's memory: hands out 64-byte aligned pieces, or only counts them.
 struct RecurrenceMemory {
   RecurrenceMemory(std::byte* base, int64_t positions, int64_t key_size, int64_t value_size) {
     const int64_t chunks = (positions + kSlots - 1) / kSlots, r = round_up(key_size, kLeafPad),
@@ -41,7 +41,7 @@ struct RecurrenceMemory {
   float *d_of_queries = nullptr, *d_of_keys = nullptr;  // [R][V]: what rows add to it
   bf16_t* values = nullptr;                             // [position][V padded]: u
   float* rests = nullptr;                               // [position][V]: r
-  // Of a chunk: [slot][R padded].
+  // One chunk's rows: [slot][R padded].
   bf16_t *q = nullptr, *k = nullptr, *decayed_q = nullptr, *decayed_k = nullptr,
          *written_k = nullptr;
   bf16_t *d_out = nullptr, *d_rest = nullptr;  // [slot][V padded]

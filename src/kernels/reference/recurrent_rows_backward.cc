@@ -20,7 +20,7 @@ float silu_slope(float x) {
   return s * __builtin_fmaf(x, 1.0f - s, 1.0f);
 }
 
-// What the forward kept of a row's ancestor so many rows before it; +0 before position 0.
+// The number that the forward kept of the row so many rows before this one; +0 before position 0.
 float kept_input(const ShortConvBackwardParams& p, int64_t t, int back, int64_t c) {
   if (p.positions[t] < back) return 0.0f;
   float x = p.x[(t - back) * p.x_stride + c];
@@ -79,7 +79,7 @@ float logistic(float x) {
   return 1.0f / (1.0f + math::exp(-x));
 }
 
-// What a gate multiplies by, and its derivative.
+// A gate's factor and its derivative.
 struct Gate {
   float value, slope;
 };

@@ -48,6 +48,29 @@ StoredAt stacked_at(const DecoderSpec& spec, const TensorSpec& tensor, std::stri
           .shape = {spec.layer(tensor.layer).experts()->routing.experts, stacked, tensor.shape[1]}};
 }
 
+StoredAt turned_stack_at(const DecoderSpec& spec, const TensorSpec& tensor,
+                         const std::string& module) {
+  const bool is_down = tensor.role == TensorRole::expert_down;
+  const int64_t rows = tensor.shape[0], inputs = tensor.shape[1], first = tensor.expert * inputs;
+  return {.tensor = module + (is_down ? "down_proj" : "gate_up_proj"),
+          .row = [first](int64_t) { return first; },
+          .shape = {spec.layer(tensor.layer).experts()->routing.experts, inputs,
+                    is_down ? rows : 2 * rows},
+          .is_transposed = true,
+          .column = tensor.role == TensorRole::expert_up ? rows : 0};
+}
+
+void write_grouped_experts(const ExpertsSpec& experts, json::Value& config) {
+  const Routing& how = experts.routing;
+  config.set("n_routed_experts", how.experts);
+  config.set("num_experts_per_tok", how.chosen);
+  config.set("n_group", how.groups);
+  config.set("topk_group", how.chosen_groups);
+  config.set("norm_topk_prob", how.renormalised);
+  config.set("routed_scaling_factor", json::shortest(how.scale));
+  config.set("moe_intermediate_size", experts.width);
+}
+
 const ExpertsSpec& experts_of(const DecoderSpec& spec) {
   static const ExpertsSpec none;
   const ExpertsSpec* first = spec.first<ExpertsSpec>();
@@ -212,16 +235,9 @@ void read_glm(ConfigReader& reader, DecoderSpec& spec) {
 
 void write_glm(const DecoderSpec& spec, json::Value& config) {
   const ExpertsSpec& experts = experts_of(spec);
-  const Routing& how = experts.routing;
   int dense = 0;
   while (dense < spec.layers && !spec.layer(dense).experts()) ++dense;
-  config.set("n_routed_experts", how.experts);
-  config.set("num_experts_per_tok", how.chosen);
-  config.set("n_group", how.groups);
-  config.set("topk_group", how.chosen_groups);
-  config.set("norm_topk_prob", how.renormalised);
-  config.set("routed_scaling_factor", json::shortest(how.scale));
-  config.set("moe_intermediate_size", experts.width);
+  write_grouped_experts(experts, config);
   config.set("n_shared_experts", experts.shared_width / experts.width);
   config.set("first_k_dense_replace", dense);
   config.set("attention_bias", spec.qkv_bias);
@@ -256,17 +272,8 @@ void read_qwen3_vl(ConfigReader& reader, DecoderSpec& spec) {
 }
 
 StoredAt stored_qwen3_vl(const DecoderSpec& spec, const TensorSpec& tensor) {
-  using enum TensorRole;
   if (tensor.expert < 0) return {tensor.name};
-  const bool is_down = tensor.role == expert_down;
-  const int64_t rows = tensor.shape[0], inputs = tensor.shape[1], first = tensor.expert * inputs;
-  return {.tensor = fmt::format("model.layers.{}.mlp.experts.{}", tensor.layer,
-                                is_down ? "down_proj" : "gate_up_proj"),
-          .row = [first](int64_t) { return first; },
-          .shape = {spec.layer(tensor.layer).experts()->routing.experts, inputs,
-                    is_down ? rows : 2 * rows},
-          .is_transposed = true,
-          .column = tensor.role == expert_up ? rows : 0};
+  return turned_stack_at(spec, tensor, fmt::format("model.layers.{}.mlp.experts.", tensor.layer));
 }
 
 }  // namespace

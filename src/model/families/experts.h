@@ -10,6 +10,8 @@ Routing read_routing(ConfigReader& reader, std::string_view count_key, int count
 // Sigmoids in groups, as GLM 4.5 has them; one without the keys has `count` experts and chooses
 // `chosen`.
 Routing read_sigmoid_routing(ConfigReader& reader, int count, int chosen);
+// The same, back, and an expert's width.
+void write_grouped_experts(const ExpertsSpec& experts, json::Value& config);
 // A size from 1 on.
 int read_size(ConfigReader& reader, std::string_view key, int64_t high, int64_t fallback);
 // The first layer's with experts.
@@ -35,5 +37,9 @@ void set_experts(DecoderSpec& spec, const ExpertsSpec& experts, IsIn is_in) {
 // the gate's rows first.
 StoredAt stacked_at(const DecoderSpec& spec, const TensorSpec& tensor, std::string gate_up,
                     std::string down);
+// The same where inputs are rows, as newer versions of transformers save them: `module` has
+// gate_up_proj and down_proj.
+StoredAt turned_stack_at(const DecoderSpec& spec, const TensorSpec& tensor,
+                         const std::string& module);
 
 }  // namespace invar

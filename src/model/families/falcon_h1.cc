@@ -140,7 +140,7 @@ void shape(DecoderSpec& spec) {
 
 // ---- Tensors
 
-// What a tensor is multiplied by.
+// A tensor's multiplier.
 double multiplier_of(const MultiplierSpec& m, TensorRole role) {
   using enum TensorRole;
   switch (role) {

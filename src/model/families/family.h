@@ -56,7 +56,7 @@ struct Family {
   bool has_rotated_share = false;                       // the key "partial_rotary_factor"
   const char* module_key = "num_nextn_predict_layers";  // modules of multi-token prediction
   bool has_unannounced_module = false;  // the key may be absent where the tensors are there
-  // What a module's tensors begin with (Qwen); empty: it is one more layer (DeepSeek).
+  // A module's tensors begin so (Qwen); empty: it is one more layer (DeepSeek).
   std::string_view module_prefix = {};
   // The module reads hidden states behind the model's final norm, and its own ones behind its own.
   bool module_reads_output = false;

@@ -261,7 +261,8 @@ class FamilySource : public TensorSource {
     convert_elements(values.data(), DType::f32, count, as, out);
   }
 
-  // Of -exp(x) x: the bf16 number that it was made of, where there is one, else an f32.
+  // Reads x where -exp(x) is stored: the bf16 number that it was made of, where there is one, else
+  // an f32.
   void read_logarithms(const Entry& entry, int64_t first, int64_t count, DType as,
                        void* out) const {
     constexpr float kClose = 0x1p-22f;

@@ -193,8 +193,8 @@ bool is_tap(TensorRole role) {
          role == TensorRole::conv_tap;
 }
 
-// Of a layer with a state: rows as in directories, taps as [channels][taps]; a state space's
-// numbers of heads, and the weights of its norm, in two dimensions.
+// A layer with a state has rows as in directories and taps as [channels][taps]; a state space's
+// numbers of heads, and the weights of its norm, have two dimensions.
 StoredAt state_place(const DecoderSpec& spec, const TensorSpec& tensor) {
   const LayerSpec layer = spec.layer(tensor.layer);
   StoredAt at = family_of(spec).stored(spec, tensor);

@@ -9,7 +9,7 @@ namespace {
 
 constexpr Routing kRouting{.score = ExpertScore::sigmoid_of_chosen};
 
-// What is so of all experts.
+// All experts are routed so.
 ExpertsSpec experts_like(const Routing& how, int width) {
   return {.routing = how, .width = width, .shared_width = width, .weighs_inputs = true};
 }
@@ -136,15 +136,8 @@ StoredAt stored(const DecoderSpec& spec, const TensorSpec& tensor) {
   if (tensor.role == router)
     return {fmt::format("model.layers.{}.feed_forward.router.weight", tensor.layer)};
   if (tensor.expert < 0) return {renamed(tensor.name, {{".mlp.", ".feed_forward."}})};
-  const bool is_down = tensor.role == expert_down;
-  const int64_t rows = tensor.shape[0], inputs = tensor.shape[1], first = tensor.expert * inputs;
-  return {.tensor = fmt::format("model.layers.{}.feed_forward.experts.{}", tensor.layer,
-                                is_down ? "down_proj" : "gate_up_proj"),
-          .row = [first](int64_t) { return first; },
-          .shape = {spec.layer(tensor.layer).experts()->routing.experts, inputs,
-                    is_down ? rows : 2 * rows},
-          .is_transposed = true,
-          .column = tensor.role == expert_up ? rows : 0};
+  return turned_stack_at(spec, tensor,
+                         fmt::format("model.layers.{}.feed_forward.experts.", tensor.layer));
 }
 
 }  // namespace

@@ -131,14 +131,7 @@ void write(const DecoderSpec& spec, json::Value& config) {
     config.set("intermediate_size", dense->width);
   const ExpertsSpec* experts = spec.first<ExpertsSpec>();
   if (!experts) return;
-  const Routing& how = experts->routing;
-  config.set("n_routed_experts", how.experts);
-  config.set("num_experts_per_tok", how.chosen);
-  config.set("n_group", how.groups);
-  config.set("topk_group", how.chosen_groups);
-  config.set("norm_topk_prob", how.renormalised);
-  config.set("routed_scaling_factor", json::shortest(how.scale));
-  config.set("moe_intermediate_size", experts->width);
+  write_grouped_experts(*experts, config);
 }
 
 // A preset's layers: the first is dense and has no window, nor has every third.

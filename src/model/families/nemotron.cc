@@ -132,14 +132,7 @@ void write(const DecoderSpec& spec, json::Value& config) {
   }
   const ExpertsSpec* experts = spec.first<ExpertsSpec>();
   if (!experts) return;
-  const Routing& how = experts->routing;
-  config.set("n_routed_experts", how.experts);
-  config.set("num_experts_per_tok", how.chosen);
-  config.set("n_group", how.groups);
-  config.set("topk_group", how.chosen_groups);
-  config.set("norm_topk_prob", how.renormalised);
-  config.set("routed_scaling_factor", json::shortest(how.scale));
-  config.set("moe_intermediate_size", experts->width);
+  write_grouped_experts(*experts, config);
   config.set("n_shared_experts", experts->shared_width > 0 ? 1 : 0);
   if (experts->shared_width > 0)
     config.set("moe_shared_expert_intermediate_size", experts->shared_width);

@@ -1,4 +1,5 @@
-// What a trainer has under the decoder's names, as a checkpoint of the family holds it, and back.
+// Translates a trainer's tensors, which have the decoder's names, into a family's checkpoint, and
+// back.
 // Where the decoder's is 1 + w, a trainer has w.
 #pragma once
 

@@ -145,12 +145,7 @@ void Recurrent::forward(const PartPass& p, const Weights& w, const Activations& 
 
 void Recurrent::backward(BackwardPass& b, const Kept& kept) const {
   const Activations& at = kept.at;
-  const BackwardWorkspace& ws = b.workspace();
-  const int64_t d = model_.hidden, width = heads_.values();
-  const Activation d_out = b.round(b.d_hidden(), d, ws.out);
-  b.matmul("o dX", d_out, kept.transposed.o, ws.mixed.data());
-  b.pack_inputs(at.gated, width);
-  b.weight_gradient("o dW", b.gradient(recurrent_o, layer_), d_out, {0, d}, width);
+  heads_.output_backward(b, layer_, at.gated, kept.transposed.o);
   heads_.norm_backward(b, layer_, norm_of(b.rows(), kept.w, at));
   heads_.recur_backward(b, layer_, at.heads, gates_of(kept.w, at));
   heads_.conv_backward(b, layer_, convolution_of(kept.w, at));

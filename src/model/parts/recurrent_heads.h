@@ -72,19 +72,21 @@ struct RecurrentHeads {
              const float* skips = nullptr) const;
 
   // ---- Backward, in this order. Gradients go on in the workspace.
+  // From the stream's to that of the gated norm's output, through the product that reads it.
+  void output_backward(BackwardPass& b, int layer, const Activation& gated, const Matrix& o) const;
   // From that of the gated norm's output, in `mixed`.
   void norm_backward(BackwardPass& b, int layer, const GatedNormParams& norm) const;
   void recur_backward(BackwardPass& b, int layer, const RecurrentArrays& at, const Gates& gates,
                       const float* skips = nullptr) const;
   void conv_backward(BackwardPass& b, int layer, const Convolution& convolution) const;
-  // Of the two products that all begins with: leaves that of the normed stream. `gates` has
-  // factors, where there are such, then decays.
+  // Goes back through the two first products, to the normed stream. `gates` has factors, where
+  // there are such, then decays.
   void inputs_backward(BackwardPass& b, int layer, const Activation& normed, const Matrix& inputs,
                        const Matrix& gates) const;
 
  private:
   void keys_backward(BackwardPass& b, const RecurrentArrays& at) const;
-  // Of factors and decays in a row of the second product.
+  // Factors and decays take so many outputs of the second product.
   int64_t gates_width() const { return kind == Recurrence::state_space ? heads : 2 * heads; }
   RecurrentMemory memory_of(CellArrays& chunks, CellArrays& states, DType type) const;
 };

@@ -6,6 +6,16 @@ namespace invar {
 
 using enum TensorRole;
 
+void RecurrentHeads::output_backward(BackwardPass& b, int layer, const Activation& gated,
+                                     const Matrix& o) const {
+  const BackwardWorkspace& ws = b.workspace();
+  const int64_t d = b.spec().hidden;
+  const Activation d_out = b.round(b.d_hidden(), d, ws.out);
+  b.matmul("o dX", d_out, o, ws.mixed.data());
+  b.pack_inputs(gated, values());
+  b.weight_gradient("o dW", b.gradient(recurrent_o, layer), d_out, {0, d}, values());
+}
+
 void RecurrentHeads::norm_backward(BackwardPass& b, int layer, const GatedNormParams& norm) const {
   const BackwardWorkspace& ws = b.workspace();
   b.run("gated norm backward", b.kernels().gated_norm_backward,

@@ -117,7 +117,7 @@ RecurrentHeads::Gates StateSpace::gates_of(const Weights& w, const Activations& 
 }
 
 GatedNormParams StateSpace::norm_of(int64_t rows, const Weights& w, const Activations& at) const {
-  // Of this rank; without a norm the gates' rounding goes by the groups of keys.
+  // This rank's; without a norm the gates' rounding goes by the groups of keys.
   const int64_t groups = spec_.norm_groups > 0 ? spec_.norm_groups / shard_.size : heads_.key_heads;
   return {.x = at.heads.out,
           .x_stride = heads_.values(),
@@ -159,12 +159,7 @@ void StateSpace::forward(const PartPass& p, const Weights& w, const Activations&
 
 void StateSpace::backward(BackwardPass& b, const Kept& kept) const {
   const Activations& at = kept.at;
-  const BackwardWorkspace& ws = b.workspace();
-  const int64_t d = model_.hidden, width = heads_.values();
-  const Activation d_out = b.round(b.d_hidden(), d, ws.out);
-  b.matmul("o dX", d_out, kept.transposed.o, ws.mixed.data());
-  b.pack_inputs(at.gated, width);
-  b.weight_gradient("o dW", b.gradient(recurrent_o, layer_), d_out, {0, d}, width);
+  heads_.output_backward(b, layer_, at.gated, kept.transposed.o);
   heads_.norm_backward(b, layer_, norm_of(b.rows(), kept.w, at));
   heads_.recur_backward(b, layer_, at.heads, gates_of(kept.w, at), kept.w.skips);
   heads_.conv_backward(b, layer_, convolution_of(kept.w, at));
