@@ -23,5 +23,24 @@ TEST(Page, HasTheFilesThatItNames) {
   EXPECT_GT(count, 0u);
 }
 
+// What a browser loads for the page; the API's reference is another page.
+TEST(Page, WeighsLessThan150Kilobytes) {
+  size_t bytes = 0;
+  for (const PageFile& file : page_files())
+    if (!file.name.starts_with("docs.") && file.name != "openapi.json") bytes += file.bytes.size();
+  EXPECT_GT(bytes, 50'000u);
+  EXPECT_LE(bytes, 150'000u);
+}
+
+// Its comments are for readers of the source.
+TEST(Page, HasNoCommentsInItsScripts) {
+  for (const PageFile& file : page_files()) {
+    if (!file.name.ends_with(".js")) continue;
+    EXPECT_FALSE(file.bytes.starts_with("// ")) << file.name;
+    EXPECT_EQ(file.bytes.find("\n// "), file.bytes.npos) << file.name;
+    EXPECT_NE(file.bytes.find('\n'), file.bytes.npos) << file.name;
+  }
+}
+
 }  // namespace
 }  // namespace invar::server
