@@ -2,201 +2,49 @@
 """The page at / as someone uses it, in Chromium. Usage: page_test.py INVAR [--pictures DIRECTORY] [unittest arguments]
 
 Exits with 77 where Chromium, its driver or Selenium are not installed."""
-import contextlib
 import json
 import pathlib
 import re
-import shutil
-import socket
 import sys
 import tempfile
-import threading
 import time
 import unittest
 
-sys.path.insert(0, str(pathlib.Path(__file__).parent.parent / "server"))
-from served import Served  # noqa: E402
-
-try:
-    from selenium import webdriver
-    from selenium.webdriver.chrome.service import Service
-    from selenium.webdriver.common.action_chains import ActionChains
-    from selenium.webdriver.common.by import By
-    from selenium.webdriver.common.keys import Keys
-except ImportError:
-    sys.exit(77)
-CHROMIUM, DRIVER = shutil.which("chromium"), shutil.which("chromedriver")
-if not CHROMIUM or not DRIVER:
-    sys.exit(77)
+from browser import BrowserTest, By, Keys, Valve
+from scripted_server import POLICY
+from selenium.webdriver.common.action_chains import ActionChains
+from served import Served
+from story import MANY, StoryTest
 
 INVAR = None  # the program; set by main
-PICTURES = None
-PATIENCE = 40  # seconds
-MANY = ["--max-num-seqs", "16", "--max-model-len", "1152"]
 
 
-def open_browser():
-    options = webdriver.ChromeOptions()
-    options.binary_location = CHROMIUM
-    for flag in ["--headless=new", "--no-sandbox", "--disable-dev-shm-usage", "--disable-gpu", "--hide-scrollbars"]:
-        options.add_argument(flag)
-    options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
-    return webdriver.Chrome(service=Service(DRIVER), options=options)
-
-
-def tag(text):
-    """A button, by what stands on it."""
-    return f'//button[normalize-space(.)="{text}"]'
-
-
-class Valve:
-    """A port before the server's, which lets an event stream begin and holds the rest until it is opened: an answer is cut in
-    its middle however quick the server is."""
-    PASSED = 4000  # bytes of a stream
-
-    def __init__(self, port):
-        self.server_port, self.is_open, self.connections = port, False, []
-        self.listener = socket.create_server(("127.0.0.1", 0))
-        self.port = self.listener.getsockname()[1]
-        threading.Thread(target=self.accept, daemon=True).start()
-
-    def accept(self):
-        while True:
-            try:
-                client = self.listener.accept()[0]
-            except OSError:
-                return  # closed
-            try:
-                server = socket.create_connection(("127.0.0.1", self.server_port))
-            except OSError:
-                client.close()
-                continue
-            self.connections += [client, server]
-            for ends in [(client, server, False), (server, client, True)]:
-                threading.Thread(target=self.pass_on, args=ends, daemon=True).start()
-
-    def pass_on(self, source, target, holds):
-        left = None
-        with source, contextlib.suppress(OSError):  # cut
-            while data := source.recv(1024):
-                if holds and left is None and b"text/event-stream" in data:
-                    left = self.PASSED
-                if left is not None and not self.is_open:
-                    data = data[:left]
-                    left -= len(data)
-                target.sendall(data)
-            target.shutdown(socket.SHUT_WR)
-
-    def cut(self):
-        """Ends all connections, as a server that dies; those to come are passed on whole."""
-        self.is_open = True
-        for connection in self.connections:
-            with contextlib.suppress(OSError):
-                connection.shutdown(socket.SHUT_RDWR)
-        self.connections = []
-
-    def close(self):
-        self.cut()
-        self.listener.close()
-
-
-class PageTest(unittest.TestCase):
+class PageTest(StoryTest):
     @classmethod
     def setUpClass(cls):
         cls.folder = tempfile.TemporaryDirectory(prefix="invar-page-")
         cls.journal = str(pathlib.Path(cls.folder.name) / "journal")
         cls.server = Served(INVAR, "--lab", "--journal", cls.journal, "--receipt-key", cls.journal + ".pem", *MANY)
-        cls.browser = open_browser()
-        cls.browser.set_script_timeout(PATIENCE)
+        super().setUpClass()
 
     @classmethod
     def tearDownClass(cls):
-        cls.browser.quit()
+        super().tearDownClass()
         cls.server.stop()
         cls.folder.cleanup()
 
     def setUp(self):
-        self.size(1280, 860)
-        self.theme("light")
-        self.browser.get(f"http://127.0.0.1:{self.server.port}/page/icon.svg")
-        self.run_js("sessionStorage.clear(); localStorage.clear()")
+        super().setUp()
         self.open()
-
-    def open(self, view="chat", server=None):
-        port = (server or self.server).port
-        self.browser.get("about:blank")  # another port is another origin: nothing is kept
-        self.browser.get(f"http://127.0.0.1:{port}/#/{view}")
-        self.until(lambda: self.text("identity"))
-
-    def size(self, width, height):
-        self.browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride",
-                                     {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": width < 600})
-
-    def theme(self, name):
-        self.browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": [{"name": "prefers-color-scheme", "value": name}]})
-
-    def run_js(self, script, *arguments):
-        return self.browser.execute_script(script, *arguments)
-
-    def find(self, id):
-        return self.browser.find_element(By.ID, id)
-
-    def all(self, selector):
-        return self.browser.find_elements(By.CSS_SELECTOR, selector)
-
-    def text(self, id):
-        return self.run_js("return document.getElementById(arguments[0]).textContent", id)
-
-    def until(self, condition, what="the page"):
-        end = time.monotonic() + PATIENCE
-        while True:
-            try:
-                if value := condition():
-                    return value
-            except Exception:  # an element that was replaced meanwhile
-                if time.monotonic() > end:
-                    raise
-            if time.monotonic() > end:
-                facts = [facts.text for facts in self.all(".facts, .error")]
-                states = [self.text(id) for id in ['notice', 'chat-state', 'bits-state', 'engine-state']]
-                self.fail(f"waited in vain for {what}: {states} {facts}")
-            time.sleep(0.02)
-
-    def set(self, id, value):
-        self.run_js("const e = document.getElementById(arguments[0]); e.value = arguments[1]; e.dispatchEvent(new Event('change'))", id, str(value))
-
-    def click(self, text):
-        self.browser.find_elements(By.XPATH, tag(text))[-1].click()
-
-    def picture(self, name):
-        if PICTURES:
-            self.browser.save_screenshot(str(pathlib.Path(PICTURES) / f"{name}.png"))
-
-    def ask(self, text, **fields):
-        """Sends a message and waits for its answer's facts."""
-        for id, value in fields.items():
-            self.set(id, value)
-        answers = len(self.all(".message.assistant"))
-        self.find("prompt").send_keys(text, Keys.ENTER)
-        self.until(lambda: len(self.all(".message.assistant")) > answers, "the answer to begin")
-        return self.finished()
-
-    def finished(self):
-        self.until(lambda: not self.find("stop").is_displayed() and self.all(".facts"), "the answer's end")
-        return self.all(".facts")[-1].text
-
-    def no_faults(self):
-        # A server that is away, and a refusal, are network errors and expected where they are.
-        faults = [entry for entry in self.browser.get_log("browser") if entry["source"] != "network" and entry["level"] == "SEVERE"]
-        self.assertEqual(faults, [])
 
     # ---- The page itself ----
 
     def test_weight_paint_and_nothing_from_outside(self):
         status, headers, page = self.server.ask("GET", "/")
         self.assertEqual(status, 200)
-        self.assertIn("default-src 'none'", headers["Content-Security-Policy"])
-        self.assertNotIn("unsafe", headers["Content-Security-Policy"])
+        self.assertEqual(headers["Content-Security-Policy"], POLICY)
+        self.assertNotIn("unsafe", POLICY)
+        self.assertEqual(headers["X-DNS-Prefetch-Control"], "off")
         names = self.run_js("return performance.getEntriesByType('resource').map((e) => new URL(e.name)).filter((u) => u.pathname.startsWith('/page/')).map((u) => u.pathname)")
         weight = len(page)
         for name in sorted(set(names)):
@@ -235,19 +83,6 @@ class PageTest(unittest.TestCase):
                 self.assertEqual(self.low_contrast(), [], (view, theme))
         self.no_faults()
 
-    def low_contrast(self):
-        """Texts that stand out from their background by less than 4.5 (WCAG AA)."""
-        return self.run_js("""
-            const parse = (c) => { const m = c.match(/[\\d.]+/g).map(Number); return [m[0], m[1], m[2], m[3] ?? 1]; };
-            const light = (c) => { const f = c.slice(0, 3).map((v) => { v /= 255; return v <= 0.04045 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4; });
-              return 0.2126 * f[0] + 0.7152 * f[1] + 0.0722 * f[2]; };
-            const behind = (e) => { for (; e; e = e.parentElement) { const c = parse(getComputedStyle(e).backgroundColor); if (c[3] > 0) return c; } return [255, 255, 255, 1]; };
-            return [...document.querySelectorAll('body *')].filter((e) => e.offsetParent && !e.disabled &&
-                [...e.childNodes].some((n) => n.nodeType === 3 && n.data.trim())).map((e) => {
-              const a = light(parse(getComputedStyle(e).color)), b = light(behind(e));
-              return [e.outerHTML.slice(0, 80), (Math.max(a, b) + 0.05) / (Math.min(a, b) + 0.05)];
-            }).filter(([, ratio]) => ratio < 4.5)""")
-
     def test_keyboard_reaches_the_views_and_the_theme(self):
         self.find("tab-chat").send_keys(Keys.ARROW_RIGHT)
         self.assertTrue(self.find("bits").is_displayed())
@@ -284,7 +119,7 @@ class PageTest(unittest.TestCase):
     def test_every_endpoint_of_the_reference_is_there(self):
         for path, methods in self.server.ask("GET", "/openapi.json")[2]["paths"].items():
             at = path.replace("{model}", "m").replace("{id}", "none")
-            _, headers, _ = self.server.ask("DELETE", at)
+            _, headers, _ = self.server.ask("PATCH", at)  # nobody has it
             allowed = {method.strip().lower() for method in headers["Allow"].split(",")}
             self.assertLessEqual(set(methods), allowed, path)
 
@@ -349,21 +184,6 @@ class PageTest(unittest.TestCase):
         server.wait_until(lambda: server.metric("vllm:num_requests_running") == 0)
         self.no_faults()
 
-    def processor_seconds(self):
-        """Of the page's thread, and of its process."""
-        metrics = {m["name"]: m["value"] for m in self.browser.execute_cdp_cmd("Performance.getMetrics", {})["metrics"]}
-        return [metrics["ThreadTime"], metrics["ProcessTime"]]
-
-    def ask_undisturbed(self, text):
-        """Sends a message and returns the seconds until the answer stood there whole. Nobody asks the page anything meanwhile,
-        which would cost more than the answer."""
-        self.set("prompt", text)
-        return self.browser.execute_async_script("""
-            const stop = document.getElementById('stop'), done = arguments[0], began = performance.now();
-            new MutationObserver(() => { if (stop.hidden) requestAnimationFrame(() => setTimeout(() => done((performance.now() - began) / 1000))); })
-              .observe(stop, { attributes: true, attributeFilter: ['hidden'] });
-            document.getElementById('ask').requestSubmit();""")
-
     def test_a_long_answer_loses_no_token_and_costs_little(self):
         self.browser.execute_cdp_cmd("Performance.enable", {})
         for id, value in {"max_tokens": 1000, "temperature": 1}.items():
@@ -375,9 +195,7 @@ class PageTest(unittest.TestCase):
             before = self.processor_seconds()
             seconds = self.ask_undisturbed("Long.")
             thread, process = (after - b for after, b in zip(self.processor_seconds(), before))
-            tokens = self.run_js("return JSON.parse(sessionStorage.getItem('chat-1')).children.at(-1)")
-            while tokens["children"]:
-                tokens = tokens["children"][tokens["chosen"]]
+            tokens = self.until(lambda: next(node for node in reversed(self.kept()) if len(node["tokens"]) == 1000), "the kept answer")
             facts = self.all(".facts")[-1].text
             self.assertEqual(len(tokens["tokens"]), int(re.match(r"(\d+) tokens", facts)[1]))
             self.assertEqual(len(tokens["tokens"]), 1000)
@@ -385,14 +203,6 @@ class PageTest(unittest.TestCase):
                   f"{1000 * thread:.0f} ms, {100 * thread / seconds:.0f} % of a core; its process {100 * process / seconds:.0f} %")
             self.assertLess(thread, 0.2)  # 20 % of a core at 1000 tokens a second
         self.no_faults()
-
-    def serve_story(self, *flags, port=0):
-        """The bundled model, which takes long enough for an answer that something can happen meanwhile."""
-        story = pathlib.Path(__file__).parents[2] / "models/story"
-        server = Served(INVAR, command=[INVAR, "serve", str(story), "--host", "127.0.0.1", "--port", str(port), "--threads", "1",
-                                        "--served-model-name", "m", "--kv-cache-memory", "0.1", *flags])
-        self.addCleanup(lambda: server.process.poll() is None and server.stop())
-        return server
 
     def begin_behind_valve(self, prompt, server, **fields):
         """Asks, and returns when the answer has begun; it does not end before the valve is cut."""
@@ -415,7 +225,7 @@ class PageTest(unittest.TestCase):
         journal = str(pathlib.Path(self.folder.name) / "journal-of-story")
         server = self.serve_story("--journal", journal)
         self.kill_in_mid_answer("Tell me a story.", server, max_tokens=400, seed=77)
-        self.until(lambda: "The server is away" in self.text("chat-state"))
+        self.until(lambda: "The server does not answer" in self.text("chat-state"))
         cut = self.all(".message.assistant .text")[-1].text
         self.serve_story("--journal", journal, port=server.port)
         self.finished()
@@ -430,6 +240,42 @@ class PageTest(unittest.TestCase):
         self.kill_in_mid_answer("Tell me a story.", self.serve_story())
         self.until(lambda: self.all(".message .error"))
         self.assertIn("without --journal", self.all(".message .error")[-1].text)
+
+    def begin_and_leave(self, server, **fields):
+        """Asks, and leaves the page in the middle of the answer. Returns the valve, open, and what stood there."""
+        valve = self.begin_behind_valve("Tell me a story.", server, **fields)
+        text = self.all(".message.assistant .text")[-1].text
+        self.until(lambda: any(node["meta"].get("run", {}).get("id") for node in self.kept()))
+        self.browser.get("about:blank")
+        valve.is_open = True
+        self.open(server=valve)
+        return text
+
+    def test_an_answer_goes_on_after_the_page_was_loaded_anew(self):
+        server = self.serve_story("--journal", str(pathlib.Path(self.folder.name) / "journal-of-page"))
+        cut = self.begin_and_leave(server, max_tokens=400, seed=77)
+        self.until(lambda: self.all(".facts"))
+        self.finished()
+        text = self.all(".message.assistant .text")[-1].text
+        self.assertTrue(text.startswith(cut) and len(text) > len(cut), (cut, text))
+        self.click("Repeat")
+        self.assertIn("same bits as before", self.finished())
+        self.no_faults()
+
+    def test_without_a_journal_an_answer_that_was_left_says_so_and_comes_again(self):
+        server = self.serve_story()
+        cut = self.begin_and_leave(server, max_tokens=400)
+        self.until(lambda: "without --journal" in self.all(".message .error")[-1].text)
+        self.click("Repeat")
+        self.finished()
+        self.assertTrue(self.all(".message.assistant .text")[-1].text.startswith(cut), "the same seed, the same words")
+        self.no_faults()
+
+    def test_a_full_context_is_said(self):
+        self.ask("word " * 1500)
+        self.assertIn("The context is full.", self.all(".message .error")[-1].text)
+        self.assertIn("into the context of 1152", self.all(".message .error")[-1].text)
+        self.no_faults()
 
     def test_a_key_is_asked_for(self):
         server = Served(INVAR, "--api-key", "secret")
@@ -506,32 +352,10 @@ class PageTest(unittest.TestCase):
         self.no_faults()
 
 
-    # ---- Check ----
-
-    def test_a_receipt_is_computed_again_and_a_change_is_found(self):
-        self.ask("Certify this.", max_tokens=20)
-        self.click("Receipt")
-        self.until(lambda: self.find("check").is_displayed())
-        receipt = json.loads(self.find("receipt").get_attribute("value"))
-        self.click("Compute again")
-        self.until(lambda: "Confirmed" in self.find("verdict").text)
-        self.picture("check")
-        receipt["answer"]["tokens"][7] ^= 1
-        self.set("receipt", json.dumps(receipt))
-        self.click("Compute again")
-        self.until(lambda: "Tokens differ" in self.find("verdict").text)
-        self.assertIn(f"token 8: {receipt['answer']['tokens'][7]}", self.find("verdict").text)
-        for text, found in [("{", "not JSON"), ("{}", "expected a receipt")]:
-            self.set("receipt", text)
-            self.click("Compute again")
-            self.until(lambda: found in self.text("check-state"))
-        self.no_faults()
-
-
 if __name__ == "__main__":
-    INVAR = sys.argv.pop(1)
+    StoryTest.program = INVAR = sys.argv.pop(1)
     if "--pictures" in sys.argv:
         at = sys.argv.index("--pictures")
-        PICTURES = sys.argv[at + 1]
+        BrowserTest.pictures = sys.argv[at + 1]
         del sys.argv[at:at + 2]
     unittest.main()

@@ -3,7 +3,7 @@
 import { sleep } from "./dom.js";
 
 export class ApiError extends Error {
-  constructor(status, message, code) { super(message); this.status = status; this.code = code; }
+  constructor(status, message, code, param) { super(message); Object.assign(this, { status, code, param }); }
 }
 
 export const server = { engine: null, key: sessionStorage.getItem("key") ?? "", onKeyWanted: () => {} };
@@ -23,7 +23,7 @@ async function send(method, path, body, { signal, headers = {} } = {}) {
   let error = {};
   try { error = JSON.parse(text).error ?? {}; } catch { /* not one of the server's own */ }
   if (response.status === 401) server.onKeyWanted();
-  throw new ApiError(response.status, error.message ?? `the server answered ${response.status}`, error.code);
+  throw new ApiError(response.status, error.message ?? `the server answered ${response.status}`, error.code, error.param);
 }
 
 export async function call(method, path, body, options) {
@@ -39,11 +39,9 @@ export async function changeEngine(settings, options) {
   renewal ??= setInterval(() => call("POST", "/v1/engine", { for_seconds: kLease }).catch(() => {}), kRenewal * 1000);
 }
 
-const kFrame = 16;  // milliseconds
-
 // What a stream's events hold, batch after batch. Waking up for an event costs more than the event, so the stream is left
-// alone for a frame and then read until it has nothing more at hand.
-async function* batchesOf(response) {
+// alone for `pause()` milliseconds and then read until it has nothing more at hand.
+async function* batchesOf(response, pause) {
   const reader = response.body.getReader(), decoder = new TextDecoder(), nothing = Promise.resolve();
   let text = "";
   try {
@@ -58,30 +56,36 @@ async function* batchesOf(response) {
       text = blocks.pop();
       yield blocks.filter((block) => block.startsWith("data: ")).map((block) => block.slice(6));
       if (done) return;
-      await sleep(kFrame);
+      await sleep(pause());
     }
   } finally {
     reader.cancel().catch(() => {});
   }
 }
 
+const kPause = 50;  // milliseconds
 const kPatience = 120_000;  // milliseconds for a server to come back
 
-// Streams an answer: onEvent(event) for each, onPause(true or false) when the connection is lost or is there again.
-// Returns when the answer is whole.
-export async function stream(path, body, { signal, onEvent, onPause = () => {} }) {
-  const headers = server.engine?.journal ? { "Idempotency-Key": crypto.getRandomValues(new Uint32Array(4)).join("-") } : {};
+export const newKey = () => crypto.getRandomValues(new Uint32Array(4)).join("-");
+
+// Streams an answer: onEvent(event) for each, onBatch() behind those that came together, onPause(reason, or nothing) when the server is away, busy or there again. Returns when
+// the answer is whole. `key`: by which a journal knows the request again. `known`: the id of an answer that began in an earlier life
+// of this page, whose events come from the first one on.
+export async function stream(path, body, { signal, key, known = null, onEvent, onBatch = () => {}, pause = () => kPause, onPause = () => {} }) {
+  const headers = key && server.engine?.journal ? { "Idempotency-Key": key } : {};
+  let id = known, last = -1;
   const post = () => send("POST", path, { ...body, stream: true }, { signal, headers });
-  let response = await post(), id = null, last = -1;
+  const ask = () => id ? send("GET", `${path}/${id}?stream=true&starting_after=${last}`, null, { signal }) : post();
+  let response = await insist(ask, signal, onPause);
   for (;;) {
     let cut = "the connection to the server was lost";
     try {
-      reading: for await (const batch of batchesOf(response)) {
+      reading: for await (const batch of batchesOf(response, pause)) {
         for (const data of batch) {
           if (data === "[DONE]") return;
           const event = JSON.parse(data);
           if (event.error) {
-            if (event.error.code !== "engine_failed") throw new ApiError(500, event.error.message, event.error.code);
+            if (event.error.code !== "engine_failed") throw new ApiError(500, event.error.message, event.error.code, event.error.param);
             cut = event.error.message;
             break reading;
           }
@@ -89,27 +93,34 @@ export async function stream(path, body, { signal, onEvent, onPause = () => {} }
           id ??= event.id;
           onEvent(event);
         }
+        onBatch();
       }
     } catch (error) {
       if (signal?.aborted || error instanceof ApiError) throw error;
     }
     if (!server.engine?.journal)
       throw new ApiError(0, `${cut}, and without --journal the rest of the answer is lost`);
-    onPause(true);
-    response = await comeBack(id ? () => send("GET", `${path}/${id}?stream=true&starting_after=${last}`, null, { signal }) : post, signal);
-    onPause(false);
+    onPause("away");
+    response = await insist(ask, signal, onPause);
   }
 }
 
-async function comeBack(ask, signal) {
+const isAway = (error) => !(error instanceof ApiError) || error.status === 502 || error.status === 503;
+
+// Asks until the server answers.
+async function insist(ask, signal, onPause) {
   const end = Date.now() + kPatience;
   for (let pause = 100; ; pause = Math.min(pause * 1.5, 2000)) {
-    await sleep(pause, signal);
     try {
-      return await ask();
+      const response = await ask();
+      onPause("");
+      return response;
     } catch (error) {
-      const isAway = !(error instanceof ApiError) || error.status === 503 || error.status === 429;
-      if (signal?.aborted || !isAway || Date.now() > end) throw error;
+      const isBusy = error.status === 429;
+      if (signal?.aborted || !(isAway(error) || isBusy)) throw error;
+      if (Date.now() > end) throw isBusy ? error : new ApiError(0, `the server did not answer for ${kPatience / 1000} s`);
+      onPause(isBusy ? "busy" : "away");
     }
+    await sleep(pause, signal);
   }
 }

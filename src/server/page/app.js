@@ -55,19 +55,42 @@ function theme() {
   $("theme").addEventListener("click", () => use(now = order[(order.indexOf(now) + 1) % order.length]));
 }
 
+const kBeat = 5000, kRetry = 1000;  // milliseconds
+let timer = 0, awaySince = null;
+
 async function connect() {
+  clearTimeout(timer);
   try {
-    server.engine = await call("GET", "/v1/engine");
-    notice("");
+    server.engine = await call("GET", "/v1/engine", null, { signal: AbortSignal.timeout(kBeat) });
   } catch (error) {
-    server.engine = null;
-    notice(error.status === 401 ? "The server asks for a key." : `The server cannot be reached: ${error.message}`);
-    if (error.status !== 401) setTimeout(connect, 1000);
-    return;
+    return away(error);
   }
+  notice("");
+  awaySince = null;
   $("identity").textContent = server.engine.system_fingerprint;
   $("identity").title = `${server.engine.identity} on ${server.engine.device}, weights ${server.engine.weights}`;
   for (const view of Object.values(views)) view.connected?.(server.engine);
+  timer = setTimeout(beat, kBeat);
+}
+
+function away(error) {
+  if (error.status === 401) return notice("The server asks for a key.");
+  awaySince ??= new Date().toLocaleTimeString();
+  notice(error.status ? `The server refuses: ${error.message}` : `The server does not answer since ${awaySince}. It is asked again every second. Is it running?`);
+  timer = setTimeout(connect, kRetry);
+}
+
+// Asks now and then whether the server is there, while somebody looks.
+async function beat() {
+  clearTimeout(timer);
+  if (!document.hidden && server.engine) {
+    try {
+      await fetch("/health", { signal: AbortSignal.timeout(kBeat) });
+    } catch (error) {
+      return away(error);
+    }
+  }
+  timer = setTimeout(beat, kBeat);
 }
 
 function key() {
@@ -87,4 +110,5 @@ key();
 for (const view of Object.values(views)) view.begin?.({ notice, reconnect: connect });
 theme();
 show(location.hash.slice(2) || "chat");
+document.addEventListener("visibilitychange", () => { if (!document.hidden && server.engine && awaySince == null) beat(); });
 connect();

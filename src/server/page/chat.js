@@ -1,127 +1,166 @@
-// The chat: a tree of messages of which one path is shown. Editing a message or asking again makes a branch.
-import { $, copy, el, number } from "./dom.js";
-import { server, stream } from "./api.js";
-import { TokenView } from "./tokens.js";
+// The chat: a conversation's messages, of which one path is shown, and the answers that come. Editing a message or asking again makes
+// a branch. An answer goes on when another conversation is looked at, and with a journal after the page was loaded again.
+import { $, copy, el, toast } from "./dom.js";
+import { call, newKey, server, stream } from "./api.js";
+import * as files from "./files.js";
+import { copiesCode, MessageView } from "./message.js";
+import { requestFor, takeCalls, tokensOf } from "./requests.js";
+import { fill, settings, showDefaults, begin as beginSettings } from "./settings.js";
+import { store } from "./store.js";
+import { Talk } from "./talk.js";
+import * as talks from "./talks.js";
+import { context, facts, notes } from "./facts.js";
 
-const kStore = "chat-1";
-const kFrame = 40;                       // milliseconds of text that are shown at once, or more:
-const kShare = 0.1;                      // of the time may go to laying text out
-let root = { children: [], chosen: 0 };  // a node: {role, text, tokens, meta, children, chosen, parent}
-let running = null;                      // {controller, node}
-const views = new Map();                 // of nodes that are shown
+const kFrame = 80, kFrames = 250;  // milliseconds of text that are shown at once: at least, at most
+const kShare = 0.04;          // of the time may go to laying text out and painting it, between the two
+const kKept = 3000;           // milliseconds between two times that an answer under way is written down
+const kOthers = 3 * kKept;    // after so long nobody else is at it
+let talk = Talk.begin();
+const runs = new Map();       // of answers that come: {controller, talk, node, ...} by node
+const views = new Map();      // of messages that are shown
+const page = sessionStorage.getItem("page") ?? newKey();
+sessionStorage.setItem("page", page);
 
-const kFields = ["temperature", "seed", "top_p", "top_k", "min_p", "max_tokens", "top_logprobs"];
+const runHere = () => [...runs.values()].find((run) => run.talk.head.id === talk.head.id);
 
-function path() {
-  const nodes = [];
-  for (let node = root.children[root.chosen]; node; node = node.children[node.chosen]) nodes.push(node);
-  return nodes;
+// How many of the oldest messages an answer is made without: as many as the answer before it.
+const dropOf = (node) => node.meta.drop ?? [...talk.before(node)].reverse().find((one) => one.meta.drop)?.meta.drop ?? 0;
+
+// ---- Answers ----
+
+const nothing = () => ({ text: "", thought: "", tokens: [], hasCalls: false });
+
+function take(run, event) {
+  const { node } = run, { meta } = node, choice = event.choices[0];
+  if (event.seed != null) meta.seed = event.seed;
+  meta.fingerprint ??= event.system_fingerprint;
+  if (!meta.run.id && event.id) { meta.run.id = event.id; keep(run, true); }
+  if (event.usage) Object.assign(meta, { tokens: event.usage.completion_tokens, prompt: event.usage.prompt_tokens });
+  if (!choice) return;
+  meta.first ??= performance.now() - run.began;
+  meta.state = "streaming";
+  const text = choice.delta?.content ?? choice.text ?? "", thought = choice.delta?.reasoning_content ?? "", tokens = tokensOf(choice.logprobs);
+  if (text && node.thought && !node.text) meta.thought = performance.now() - run.began - meta.first;
+  if (choice.delta?.tool_calls) { takeCalls(node, choice.delta.tool_calls); run.fresh.hasCalls = true; }
+  node.text += text;
+  node.thought += thought;
+  node.tokens.push(...tokens);
+  run.fresh.text += text;
+  run.fresh.thought += thought;
+  run.fresh.tokens.push(...tokens);
+  if (choice.finish_reason) Object.assign(meta, { finish: choice.finish_reason, hash: choice.logits_hash, receipt: choice.receipt });
 }
 
-function add(parent, role, text) {
-  const node = { role, text, tokens: [], meta: {}, children: [], chosen: 0, parent };
-  parent.children.push(node);
-  parent.chosen = parent.children.length - 1;
-  return node;
+function flush(run) {
+  const start = performance.now();
+  views.get(run.node)?.append(run.fresh);
+  run.fresh = nothing();
+  follow();  // has the text laid out: the longer it is, the longer that takes
+  const spent = performance.now() - start;
+  requestAnimationFrame(() => {  // painted behind this, before what waits
+    const frame = performance.now();
+    setTimeout(() => { run.pause = Math.min(kFrames, Math.max(kFrame, (spent + performance.now() - frame) / kShare)); });
+  });
+  keep(run);
 }
 
-function store() {
-  const plain = (node) => ({ ...node, parent: undefined, children: node.children.map(plain) });
-  try { sessionStorage.setItem(kStore, JSON.stringify(plain(root))); } catch { /* too long to keep */ }
+// Writes an answer down that is under way, for when the page goes.
+function keep(run, now = false) {
+  if (!run.node.meta.run || (!now && performance.now() - run.kept < kKept)) return;
+  run.kept = performance.now();
+  run.node.meta.run.seen = Date.now();
+  run.talk.save(run.node);
 }
 
-function restore() {
-  const link = (node) => { for (const child of node.children) { child.parent = node; link(child); } return node; };
-  try { root = link(JSON.parse(sessionStorage.getItem(kStore)) ?? root); } catch { /* of another version */ }
-}
-
-// ---- Requests ----
-
-function requestFor(node, seed) {
-  const before = [];
-  for (let at = node.parent; at !== root; at = at.parent) before.unshift({ role: at.role, content: at.text });
-  const body = { model: $("model").value, stream_options: { include_usage: true }, logits_hash: true };
-  for (const name of ["temperature", "top_p", "top_k", "min_p", "max_tokens"])
-    if (number(name) != null) body[name] = number(name);
-  const wanted = seed ?? ($("seed").value.trim() || null);
-  if (wanted != null) body.seed = Number(wanted);
-  const stops = $("stops").value.split("|").filter(Boolean);
-  if (stops.length) body.stop = stops;
-  if (server.engine?.receipts) body.receipt = true;
-  const plain = $("plain").checked;
-  if ($("logprobs").checked) {
-    const top = number("top_logprobs") ?? 0;
-    if (plain) body.logprobs = top;
-    else Object.assign(body, { logprobs: true, top_logprobs: top });
-  }
-  if (plain) {
-    body.max_tokens ??= 256;
-    return ["/v1/completions", { ...body, prompt: before.map((message) => message.content).join("\n") }];
-  }
-  const system = $("system").value.trim();
-  return ["/v1/chat/completions", { ...body, messages: system ? [{ role: "system", content: system }, ...before] : before }];
-}
-
-function tokensOf(logprobs) {
-  if (logprobs?.content) return logprobs.content.map((t) => ({ text: t.token, logprob: t.logprob, top: t.top_logprobs.map((o) => [o.token, o.logprob]) }));
-  return (logprobs?.tokens ?? []).map((text, i) => ({ text, logprob: logprobs.token_logprobs[i], top: Object.entries(logprobs.top_logprobs[i] ?? {}) }));
-}
+const say = (text) => { $("chat-state").textContent = text; };
+const kPauses = { away: "The server does not answer. The answer goes on when it is back.", busy: "The server is busy. It is asked again." };
 
 async function answer(node, seed) {
-  if (running) running.controller.abort();
-  const controller = new AbortController();
-  const [where, body] = requestFor(node, seed);
-  const run = running = { controller, node, text: "", tokens: [], timer: 0, pause: kFrame };
-  const began = performance.now();
-  Object.assign(node.meta, { request: JSON.stringify({ ...body, seed: undefined }), state: "waiting" });
-  show();
-  const flush = () => {
-    const start = performance.now();
-    views.get(node)?.append(run.text, run.tokens);
-    Object.assign(run, { text: "", tokens: [], timer: 0 });
-    follow();  // has the text laid out: the longer it is, the longer that takes
-    run.pause = Math.max(kFrame, (performance.now() - start) / kShare);
-  };
+  let asked;
   try {
-    await stream(where, body, {
-      signal: controller.signal,
-      onPause: (on) => say(on ? "The server is away. The answer goes on when it is back." : ""),
-      onEvent: (event) => {
-        const { meta } = node, choice = event.choices[0];
-        if (event.seed != null) meta.seed = event.seed;
-        meta.fingerprint ??= event.system_fingerprint;
-        if (event.usage) meta.tokens = event.usage.completion_tokens;
-        if (!choice) return;
-        meta.first ??= performance.now() - began;
-        meta.state = "streaming";
-        const text = choice.delta?.content ?? choice.text ?? "", tokens = tokensOf(choice.logprobs);
-        const thought = choice.delta?.reasoning_content ?? "";  // shown, but no part of what is said
-        run.text += thought + (text && run.thought && !node.text ? "\n\n" : "") + text;
-        run.thought ||= thought !== "";
-        node.text += text;
-        node.tokens.push(...tokens);
-        run.tokens.push(...tokens);
-        run.timer ||= setTimeout(flush, run.pause);
-        if (choice.finish_reason) Object.assign(meta, { finish: choice.finish_reason, hash: choice.logits_hash, receipt: choice.receipt });
-      },
-    });
-    node.meta.state = "done";
+    asked = requestFor(talk.before(node).slice(dropOf(node)), seed);
   } catch (error) {
-    node.meta.state = controller.signal.aborted ? "stopped" : "failed";
-    if (!controller.signal.aborted) node.meta.error = error.message;
+    Object.assign(node.meta, { state: "failed", error: error.message });
+    await talk.save(node, node.parent);
+    return show();
   }
-  node.meta.took = performance.now() - began;
-  clearTimeout(run.timer);
-  flush();
-  if (running === run) running = null;
+  const [path, body] = asked;
+  Object.assign(node.meta, { request: JSON.stringify({ ...body, seed: undefined }), run: { path, body, key: newKey(), id: null, page, seen: Date.now() } });
+  talk.head.settings = settings();
+  await perform(talk, node);
+}
+
+// Asks for what a message's `run` says, from the beginning or, where the answer has an id already, for that answer.
+async function perform(of, node) {
+  const { meta } = node, { path, body, key, id } = meta.run, controller = new AbortController();
+  const run = { controller, talk: of, node, fresh: nothing(), pause: kFrame, began: performance.now(), kept: 0 };
+  runs.set(node, run);
+  const had = { text: node.text, thought: node.thought, calls: node.calls, tokens: node.tokens };
+  Object.assign(node, { text: "", thought: "", calls: [], tokens: [] });
+  Object.assign(meta, { state: "waiting", first: undefined, thought: undefined });
+  meta.run.page = page;
+  of.head.changed = Date.now();
+  of.save(node, ...(node.parent ? [node.parent, ...(node.parent.parent ? [node.parent.parent] : [])] : []));
+  talks.touch(of);
+  if (of === talk) show();
+  try {
+    await stream(path, body, { signal: controller.signal, key, known: id, onPause: (why) => { if (of === talk) say(kPauses[why] ?? ""); }, onEvent: (event) => take(run, event), onBatch: () => flush(run), pause: () => run.pause });
+    meta.state = "done";
+  } catch (error) {
+    meta.state = controller.signal.aborted ? "stopped" : "failed";
+    if (!node.text && !node.thought) Object.assign(node, had);
+    if (!controller.signal.aborted) Object.assign(meta, { error: error.message, isFull: error.code === "context_length_exceeded" && !/max_/.test(error.param ?? "") });
+  }
+  finish(run);
+}
+
+function finish(run) {
+  const { node, talk: of } = run, { meta } = node;
+  meta.took = performance.now() - run.began;
+  meta.isFull ||= meta.finish === "length" && context() > 0 && meta.prompt + meta.tokens >= context();
+  delete meta.run;
+  flush(run);
+  runs.delete(node);
+  of.head.changed = Date.now();
+  of.save(node);
+  talks.touch(of);
+  if (of !== talk) return;
   say("");
-  store();
-  views.has(node) ? end(node) : show();
+  if (views.has(node)) views.get(node).end();
+  else show();
+  buttons();
+  follow();
+}
+
+// What an earlier life of this page began. Without a journal its rest is lost.
+function resume(of) {
+  for (const node of of.all.values()) {
+    const { meta } = node;
+    if (!meta.run || runs.has(node)) continue;
+    if (meta.run.page !== page && Date.now() - meta.run.seen < kOthers) {  // of a page that may be there
+      setTimeout(() => { if (of === talk) resume(of); }, kOthers);
+      continue;
+    }
+    if (server.engine.journal) { perform(of, node); continue; }
+    delete meta.run;
+    Object.assign(meta, { state: "failed", error: "the page was loaded anew while the answer came, and without --journal the rest of it is lost" });
+    of.save(node);
+  }
+  if (of === talk) show();
+}
+
+// The same question without the oldest turns, so that about half of the context is free.
+function leaveOut(node) {
+  const all = talk.before(node), had = dropOf(node), length = (one) => one.text.length + one.thought.length + one.files.reduce((sum, file) => sum + file.text.length, 0) + 20;
+  const tokens = Number(/has (\d+) tokens/.exec(node.meta.error ?? "")?.[1] ?? node.meta.prompt ?? context());
+  let letters = all.slice(had).reduce((sum, one) => sum + length(one), 0), drop = had;
+  const most = letters * context() / 2 / Math.max(1, tokens);
+  while (drop < all.length - 1 && (drop === had || letters > most || all[drop].role !== "user")) letters -= length(all[drop++]);
+  if (drop === had) return toast("This message alone has more tokens than the context. Make it shorter, or start the server with a larger --max-model-len.");
+  answer(talk.add(node.parent, "assistant", { meta: { drop } }));
 }
 
 // ---- What is shown ----
-
-const say = (text) => { $("chat-state").textContent = text; };
 
 // Stays at the end, unless someone has scrolled up.
 function follow(always = false) {
@@ -132,157 +171,192 @@ function follow(always = false) {
 function branches(node) {
   const { parent } = node, count = parent.children.length;
   if (count < 2) return null;
-  const go = (by) => { parent.chosen = (parent.chosen + by + count) % count; store(); show(); };
+  const go = (by) => { parent.chosen = (parent.chosen + by + count) % count; talk.save(parent); show(); };
   return el("span", { class: "branches" },
     el("button", { class: "quiet", "aria-label": "Earlier branch", onclick: () => go(-1) }, "‹"),
     `${parent.chosen + 1} / ${count}`,
     el("button", { class: "quiet", "aria-label": "Later branch", onclick: () => go(1) }, "›"));
 }
 
-// The sibling with the same request and seed, if there is one: its bits must be the same.
-function twin(node) {
-  return node.parent.children.find((other) => other !== node && other.meta.hash && other.meta.seed === node.meta.seed &&
-    other.meta.request === node.meta.request && other.meta.fingerprint === node.meta.fingerprint);
-}
-
-function facts(node) {
-  const { meta } = node, parts = [];
-  if (meta.tokens != null) {
-    const seconds = (meta.took - meta.first) / 1000;
-    parts.push(`${meta.tokens} tokens`);
-    if (meta.tokens > 1 && seconds > 0) parts.push(`${((meta.tokens - 1) / seconds).toFixed(0)} per second`);
-    parts.push(`first after ${Math.round(meta.first)} ms`);
-  }
-  if (meta.seed != null) parts.push(`seed ${meta.seed}`);
-  if (meta.finish) parts.push({ stop: "ended", length: "cut at max tokens" }[meta.finish] ?? meta.finish);
-  if (meta.state === "stopped") parts.push("stopped");
-  const line = el("div", { class: "facts" }, parts.join(" · "));
-  if (meta.hash) {
-    line.append(" · ", el("button", { class: "quiet mono", title: `Logits hash ${meta.hash}: copy`, onclick: (e) => copy(meta.hash, e.target) }, meta.hash.slice(0, 12)));
-    const other = twin(node);
-    if (other) line.append(" ", el("span", { class: other.meta.hash === meta.hash ? "badge good" : "badge bad" },
-      other.meta.hash === meta.hash ? "same bits as before" : "other bits than before"));
-  }
-  return line;
-}
+const again = (node, seed) => answer(talk.add(node.parent, "assistant", node.meta.drop ? { meta: { drop: node.meta.drop } } : {}), seed);
 
 function tools(node) {
-  const bar = el("div", { class: "tools" }, branches(node));
+  const bar = el("div", { class: "tools below" }, branches(node));
   const button = (text, onclick) => bar.append(el("button", { class: "quiet", onclick }, text));
-  button("Copy", (event) => copy(node.text, event.target));
-  if (node.role === "user") {
-    button("Edit", () => edit(node));
-  } else if (node.meta.state !== "waiting" && node.meta.state !== "streaming") {
-    button("Another", () => answer(add(node.parent, "assistant", "")));
+  if (node.role !== "tool") button("Copy", (event) => copy(node.text, event.target));
+  if (node.role === "user") button("Edit", () => edit(node));
+  if (node.role === "assistant" && !runs.has(node)) {
+    button(node.meta.state === "failed" ? "Try again" : "Another", () => again(node));
     if (node.meta.receipt) button("Receipt", () => { $("receipt").value = JSON.stringify(node.meta.receipt, null, 1); location.hash = "#/check"; });
-    if (node.meta.seed != null) button("Repeat", () => answer(add(node.parent, "assistant", ""), node.meta.seed));
+    if (node.meta.seed != null) button("Repeat", () => again(node, node.meta.seed));
   }
   return bar;
+}
+
+// Where the model waits for what its calls come to.
+function resultForm(node) {
+  if (!node.calls.length || node.children.length || runs.has(node)) return null;
+  const areas = node.calls.map((one) => el("textarea", { rows: 2, "aria-label": `Result of ${one.name}`, placeholder: `What ${one.name} returns` }));
+  const send = (event) => {
+    event.preventDefault();
+    answer(talk.add(talk.add(node, "tool", { results: node.calls.map((one, i) => ({ id: one.id, content: areas[i].value })) }), "assistant"));
+  };
+  return el("form", { class: "results below", onsubmit: send }, ...areas, el("div", { class: "row" }, el("button", { class: "main" }, "Send results")));
 }
 
 function edit(node) {
   const area = el("textarea", { rows: Math.min(12, node.text.split("\n").length + 1), "aria-label": "Edit the message" });
   area.value = node.text;
   const send = () => {
-    const changed = add(node.parent, "user", area.value.trim());
-    answer(add(changed, "assistant", ""));
+    if (!area.value.trim() && !node.files.length) return;
+    answer(talk.add(talk.add(node.parent, "user", { text: area.value.trim(), files: node.files }), "assistant"));
   };
   area.addEventListener("keydown", (event) => {
-    if (event.key === "Enter" && !event.shiftKey) { event.preventDefault(); send(); }
+    if (event.key === "Enter" && !event.shiftKey && !event.isComposing) { event.preventDefault(); send(); }
     if (event.key === "Escape") { event.stopPropagation(); show(); }
   });
-  const box = views.get(node).box;
-  box.replaceChildren(area, el("div", { class: "row" }, el("button", { class: "main", onclick: send }, "Send as a new branch"),
+  views.get(node).box.replaceChildren(area, el("div", { class: "row" }, el("button", { class: "main", onclick: send }, "Send as a new branch"),
     el("button", { class: "quiet", onclick: () => show() }, "Cancel")));
   area.focus();
 }
 
 // What stands below a message's text.
-const below = (node) => [node.meta.error ? el("p", { class: "error" }, node.meta.error) : null,
-  node.role === "assistant" ? facts(node) : null, tools(node)].filter(Boolean);
+const below = (node) => [...(node.role === "assistant" ? [...notes(node, { leaveOut, fresh }), resultForm(node), facts(node)] : []), tools(node)].filter(Boolean);
 
 function buttons() {
-  $("stop").hidden = !running;
-  $("send").hidden = !!running;
-}
-
-// An answer is whole. Its text stays as it stands, since laying it out again would cost as much as all before.
-function end(node) {
-  const { box, element } = views.get(node);
-  while (element.nextSibling) element.nextSibling.remove();
-  box.append(...below(node));
-  box.removeAttribute("aria-busy");
-  buttons();
-  follow();
+  const busy = !!runHere();
+  $("stop").hidden = !busy;
+  $("send").hidden = busy;
 }
 
 function show() {
   views.clear();
-  if (running) Object.assign(running, { text: "", tokens: [] });  // the new view has it all
-  const nodes = path();
-  $("messages").replaceChildren(...nodes.map((node) => {
-    const view = new TokenView(node, $("show-tokens").checked && node.role === "assistant");
+  const nodes = talk.path(), drop = nodes.reduce((most, node) => Math.max(most, node.meta.drop ?? 0), 0);
+  const boxes = nodes.map((node) => {
+    const run = runs.get(node);
+    if (run) run.fresh = nothing();  // the new view has it all
+    const view = new MessageView(node, { asTokens: $("show-tokens").checked, busy: !!run, below: () => below(node) });
     views.set(node, view);
-    view.box = el("article", { class: `message ${node.role}`, "aria-label": node.role === "user" ? "You" : "The model" }, view.element, ...below(node));
-    if (running?.node === node) view.box.setAttribute("aria-busy", "true");
     return view.box;
-  }));
+  });
+  if (drop) boxes.splice(Math.min(drop, boxes.length), 0, el("p", { class: "divider" }, "What stands above is no longer shown to the model: the context was full."));
+  $("messages").replaceChildren(...boxes);
   if (!nodes.length) $("messages").append(hello());
   buttons();
-  follow(!!running);
+  follow(!!runHere());
 }
 
 function hello() {
   const tries = ["Tell me a story about an owl.", "Calculate 91 + 87.", "How many items does this list have?\n- 45\n- 72\n- 61"];
   return el("div", { class: "hello" }, el("h2", {}, "The bits of an answer depend on the request alone."),
     el("p", {}, "Ask, then press Repeat: the answer comes again, bit for bit."),
-    el("div", { class: "row" }, ...tries.map((text) => el("button", { onclick: () => ask(text) }, text.split("\n")[0]))));
+    el("div", { class: "row" }, ...tries.map((text) => el("button", { onclick: () => send(text) }, text.split("\n")[0]))));
 }
 
-function ask(text) {
-  const user = add(path().at(-1) ?? root, "user", text);
-  answer(add(user, "assistant", ""));
+function send(text, attached = []) {
+  const user = talk.add(talk.path().at(-1) ?? talk.root, "user", { text, files: attached });
+  talk.save(user, user.parent);
+  localStorage.setItem("talk", talk.head.id);
+  talks.note(talk);
+  answer(talk.add(user, "assistant"));
 }
 
-export function connected(engine) {
+// ---- Conversations ----
+
+// On a narrow page the conversations and the parameters are folded, and at most one of them is open.
+const narrow = matchMedia("(max-width: 60rem)");
+
+function panels() {
+  const both = [$("talks"), $("parameters")], fit = () => { for (const one of both) one.open = !narrow.matches; };
+  both.forEach((one, i) => one.addEventListener("toggle", () => { if (one.open && narrow.matches) both[1 - i].open = false; }));
+  narrow.addEventListener("change", fit);
+  if (narrow.matches) fit();
+}
+
+function open(other) {
+  if (narrow.matches) $("talks").open = false;
+  const running = [...runs.values()].find((run) => run.talk.head.id === other.head.id);
+  talk = running?.talk ?? other;
+  localStorage.setItem("talk", talk.head.id);
+  fill(talk.head.settings);
+  say("");
+  show();
+  follow(true);
+  talks.note(talk);
+  if (server.engine) resume(talk);
+  if (location.hash !== "#/chat") location.hash = "#/chat";
+}
+
+function fresh() {
+  if (narrow.matches) $("talks").open = false;
+  talk = Talk.begin();
+  localStorage.removeItem("talk");
+  say("");
+  show();
+  talks.note(talk);
+  $("prompt").focus();
+}
+
+// Another page of this browser changed a conversation.
+async function changed(id, head) {
+  if (id !== talk.head.id || runHere()) return;
+  if (!head) { if (!talk.isEmpty) fresh(); return; }
+  talk = await talks.loadTalk(head);
+  show();
+}
+
+// Of an answer under way as of one that is seen, there is one object of a conversation.
+const talkOf = (head) => head.id === talk.head.id ? talk : [...runs.values()].find((run) => run.talk.head.id === head.id)?.talk ?? new Talk(head);
+
+const restored = (async () => {
+  const heads = await talks.begin({ open, fresh, changed, talkOf, isAnswering: (id) => [...runs.values()].some((run) => run.talk.head.id === id) });
+  const last = heads.find((head) => head.id === localStorage.getItem("talk"));
+  if (!last) return;
+  talk = await talks.loadTalk(last);
+  fill(talk.head.settings);
+  talks.note(talk);
+  show();
+  follow(true);
+})();
+
+export async function connected(engine) {
   const before = $("model").value;
   $("model").replaceChildren(...engine.models.map((name) => el("option", { value: name }, name)));
   if (engine.models.includes(before)) $("model").value = before;
   $("top_logprobs").max = engine.max_logprobs;
-  if (!engine.chat) { $("plain").checked = true; $("plain").disabled = true; }
+  $("plain").disabled = !engine.chat;
+  if (!engine.chat) $("plain").checked = true;
+  await restored;
+  resume(talk);
+  const props = await call("GET", "/props").catch(() => null);
+  showDefaults(props?.default_generation_settings?.params);
 }
 
-export function begin() {
-  restore();
-  for (const name of [...kFields, "system", "stops"]) {
-    const kept = localStorage.getItem(`field-${name}`);
-    if (kept != null) $(name).value = kept;
-    $(name).addEventListener("change", () => localStorage.setItem(`field-${name}`, $(name).value));
-  }
+export function begin({ notice }) {
+  store.onFault = notice;
+  const kept = localStorage.getItem("fields");
+  try { fill(JSON.parse(kept) ?? {}); } catch { /* of another version */ }
+  beginSettings(() => localStorage.setItem("fields", JSON.stringify(settings())));
+  files.begin();
+  copiesCode($("messages"));
   $("ask").addEventListener("submit", (event) => {
     event.preventDefault();
     const text = $("prompt").value.trim();
-    if (!text || running) return;
+    if ((!text && !files.hasFiles()) || runHere()) return;
     $("prompt").value = "";
-    ask(text);
+    send(text, files.taken());
   });
   $("prompt").addEventListener("keydown", (event) => {
     if (event.key !== "Enter" || event.shiftKey || event.isComposing) return;
     event.preventDefault();
     $("ask").requestSubmit();
   });
-  const stop = () => running?.controller.abort();
+  const stop = () => runHere()?.controller.abort();
   $("stop").addEventListener("click", stop);
-  addEventListener("keydown", (event) => { if (event.key === "Escape" && !$("key-dialog").open) stop(); });
-  $("new-chat").addEventListener("click", () => {
-    stop();
-    root = { children: [], chosen: 0 };
-    store();
-    show();
-    $("prompt").focus();
-  });
+  addEventListener("keydown", (event) => { if (event.key === "Escape" && !document.querySelector("dialog[open]")) stop(); });
+  addEventListener("pagehide", () => { for (const run of runs.values()) keep(run, true); });
   $("show-tokens").addEventListener("change", show);
-  if (matchMedia("(max-width: 60rem)").matches) $("parameters").open = false;
+  panels();
   show();
 }
 

@@ -49,3 +49,34 @@ export function ticks(most, count = 4) {
 
 export const milliseconds = (seconds) => seconds == null ? "–" :
   seconds < 0.0995 ? `${(seconds * 1000).toPrecision(2)} ms` : seconds < 1 ? `${Math.round(seconds * 1000)} ms` : `${seconds.toPrecision(3)} s`;
+
+// Asks for a name; null where there is to be none.
+export function ask(title, value = "") {
+  const dialog = $("name-dialog");
+  $("name-title").textContent = title;
+  $("name").value = value;
+  dialog.returnValue = "";
+  dialog.showModal();
+  $("name").select();
+  return new Promise((resolve) => dialog.addEventListener("close", () => resolve(dialog.returnValue === "ok" ? $("name").value.trim() || null : null), { once: true }));
+}
+
+const kToast = 12_000;  // milliseconds
+let toastEnds = 0;
+
+// Says something at the head of the page for a while, with what can be done about it.
+export function toast(text, action = "", run = () => {}) {
+  const hide = () => { $("toast").hidden = true; };
+  const button = action ? el("button", { onclick: () => { hide(); run(); } }, action) : null;
+  $("toast").replaceChildren(el("span", {}, text), ...(button ? [button] : []), el("button", { class: "quiet", "aria-label": "Dismiss", onclick: hide }, "×"));
+  $("toast").hidden = false;
+  button?.focus({ preventScroll: true });
+  clearTimeout(toastEnds);
+  toastEnds = setTimeout(hide, kToast);
+}
+
+export function download(name, text, type = "application/json") {
+  const url = URL.createObjectURL(new Blob([text], { type }));
+  el("a", { href: url, download: name }).click();
+  setTimeout(() => URL.revokeObjectURL(url), 10_000);
+}
