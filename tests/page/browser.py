@@ -1,6 +1,7 @@
 """A browser for tests of the page: Chromium by Selenium, and what a person does with a page. A test that includes this exits with 77
 where they are not installed."""
 import contextlib
+import importlib.util
 import pathlib
 import shutil
 import socket
@@ -23,6 +24,8 @@ if not CHROMIUM or not DRIVER:
     sys.exit(77)
 
 PATIENCE = 40  # seconds
+AXE = importlib.util.find_spec("axe_playwright_python")  # has axe-core
+AXE = AXE and pathlib.Path(AXE.submodule_search_locations[0]) / "axe.min.js"
 
 
 def open_browser():
@@ -195,6 +198,14 @@ class BrowserTest(unittest.TestCase):
               const a = light(parse(getComputedStyle(e).color)), b = light(behind(e));
               return [e.outerHTML.slice(0, 80), (Math.max(a, b) + 0.05) / (Math.min(a, b) + 0.05)];
             }).filter(([, ratio]) => ratio < 4.5)""")
+
+    def axe(self):
+        """What axe-core finds, where it is installed: [rule, elements]."""
+        if not AXE:
+            return []
+        self.run_js(AXE.read_text() + "; window.axe = axe")
+        return self.browser.execute_async_script(
+            "axe.run(document, { resultTypes: ['violations'] }).then((found) => arguments[0](found.violations.map((one) => [one.id, one.nodes.map((node) => node.html.slice(0, 120))])))")
 
     def processor_seconds(self):
         """Of the page's thread, and of its process."""

@@ -3,7 +3,6 @@
 is away, a full context. Usage: chat_test.py [--pictures DIRECTORY] [unittest arguments]
 
 Exits with 77 where Chromium, its driver or Selenium are not installed."""
-import importlib.util
 import json
 import pathlib
 import subprocess
@@ -11,12 +10,10 @@ import sys
 import tempfile
 import unittest
 
-from browser import BrowserTest, By, Keys
+from browser import AXE, BrowserTest, By, Keys
 from scripted_server import Answer, ScriptedServer
 from selenium.webdriver.common.action_chains import ActionChains
 
-AXE = importlib.util.find_spec("axe_playwright_python")
-AXE = AXE and pathlib.Path(AXE.submodule_search_locations[0]) / "axe.min.js"
 HERE = pathlib.Path(__file__).parent
 FULL = {"message": "the prompt has 5000 tokens; at most 4095 fit with one token of answer into the context of 4096", "code": "context_length_exceeded", "param": "messages"}
 
@@ -279,12 +276,6 @@ class ChatTest(BrowserTest):
         self.no_faults()
 
     # ---- Who reads it otherwise ----
-
-    def axe(self):
-        """What axe-core finds: [rule, elements]."""
-        self.run_js(AXE.read_text() + "; window.axe = axe")
-        return self.browser.execute_async_script(
-            "axe.run(document, { resultTypes: ['violations'] }).then((found) => arguments[0](found.violations.map((one) => [one.id, one.nodes.map((node) => node.html.slice(0, 120))])))")
 
     def test_axe_finds_nothing_in_both_themes_and_widths(self):
         if not AXE:

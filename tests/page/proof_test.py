@@ -60,6 +60,7 @@ class ProofTest(StoryTest):
             self.until(lambda: self.find("verdict").text.startswith("Confirmed") and words in self.find("verdict").text, button)
             self.assertIn("✓ Signature", self.find("verdict").text)
             self.assertNotIn("✗", self.find("verdict").text)
+            self.assertEqual(self.axe(), [])
             self.picture(f"check-{button.split()[-1]}")
         self.no_faults()
 

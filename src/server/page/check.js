@@ -16,7 +16,7 @@ function confirm(receipt, rows, shown) {
   const of = isOfNumbers(receipt) ? `${count(receipt.answer.numbers.length, "number")} of ${receipt.request.endpoint}` : count(receipt.answer.tokens.length, "token");
   return el("article", { class: "board" },
     el("p", { class: "verdict" }, el("span", { class: wrong ? "badge bad" : "badge good" }, wrong ? `${wrong[0]} ${wrong[0].endsWith("s") ? "differ" : "differs"}` : "Confirmed"), ` ${receipt.id}, ${of}`),
-    el("table", { class: "members" }, el("thead", {}, el("tr", {}, ...["", "the receipt says", "computed again"].map((title) => el("th", { scope: "col" }, title)))),
+    el("table", { class: "members" }, el("thead", {}, el("tr", {}, ...["what", "the receipt says", "computed again"].map((title) => el("th", { scope: "col" }, title)))),
       el("tbody", {}, ...rows.map(([name, same, said, found]) => el("tr", { class: same === false ? "wrong" : null }, el("th", { scope: "row" }, `${mark(same)} ${name}`), el("td", { class: "mono" }, said), el("td", { class: "mono" }, found))))),
     el("p", { class: "excerpt plain" }, shown));
 }

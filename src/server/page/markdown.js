@@ -142,7 +142,7 @@ function shown(block, depth) {
     case "quote": return ["blockquote", {}, ...tree(block.lines, depth + 1)];
     case "list": return [block.start == null ? "ul" : "ol", block.start > 1 ? { start: block.start } : {}, ...block.items.map((item) => listItem(item, block.loose, depth))];
     case "table": {
-      const row = (tag, texts) => ["tr", {}, ...texts.map((text, i) => [tag, block.sides[i] ? { class: block.sides[i] } : {}, ...inline(text)])];
+      const row = (tag, texts) => ["tr", {}, ...texts.map((text, i) => [text ? tag : "td", block.sides[i] ? { class: block.sides[i] } : {}, ...inline(text)])];
       return ["div", { class: "scrolls", tabindex: 0 }, ["table", {}, ["thead", {}, row("th", block.head)], ["tbody", {}, ...block.rows.map((texts) => row("td", texts))]]];
     }
     default: return ["p", {}, ...inline(block.lines.map((line) => line.trimStart()).join("\n").trimEnd())];

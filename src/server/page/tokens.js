@@ -50,7 +50,7 @@ export class TokenView {
     const rows = top.map(([text, logprob]) => el("tr", { class: text === token.text ? "own" : null },
       el("td", { class: "mono" }, visible(text)), el("td", {}, percent(logprob)), el("td", { class: "bar" }, meter(logprob)), el("td", { class: "mono" }, logprob.toFixed(4))));
     this.tip = el("table", { class: "tip", role: "tooltip", id: "tip" },
-      el("thead", {}, el("tr", {}, ...["token", "probability", "", "log"].map((title) => el("th", { scope: "col" }, title)))), el("tbody", {}, ...rows));
+      el("thead", {}, el("tr", {}, ...["token", "probability", "share", "log"].map((title) => el("th", { scope: "col" }, title)))), el("tbody", {}, ...rows));
     document.body.append(this.tip);
     span.setAttribute("aria-describedby", "tip");
     const at = span.getClientRects()[0] ?? span.getBoundingClientRect(), box = this.tip.getBoundingClientRect();
