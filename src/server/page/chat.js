@@ -11,8 +11,8 @@ import { Talk } from "./talk.js";
 import * as talks from "./talks.js";
 import { context, facts, notes } from "./facts.js";
 
-const kFrame = 80, kFrames = 250;  // milliseconds of text that are shown at once: at least, at most
-const kShare = 0.04;          // of the time may go to laying text out and painting it, between the two
+const kFrame = 100, kFrames = 250;  // milliseconds of text that are shown at once: at least, at most
+const kShare = 0.02;          // of the time may go to laying text out, between the two; painting it takes as much again
 const kKept = 3000;           // milliseconds between two times that an answer under way is written down
 const kOthers = 3 * kKept;    // after so long nobody else is at it
 let talk = Talk.begin();
@@ -57,10 +57,7 @@ function flush(run) {
   run.fresh = nothing();
   follow();  // has the text laid out: the longer it is, the longer that takes
   const spent = performance.now() - start;
-  requestAnimationFrame(() => {  // painted behind this, before what waits
-    const frame = performance.now();
-    setTimeout(() => { run.pause = Math.min(kFrames, Math.max(kFrame, (spent + performance.now() - frame) / kShare)); });
-  });
+  run.pause = Math.min(kFrames, Math.max(kFrame, spent / kShare));
   keep(run);
 }
 
