@@ -63,6 +63,17 @@ RunnerLimits Engine::limits(int blocks) const {
           .snapshots = snapshots_};
 }
 
+// Rows see what stands behind them: a step has the whole of a text, whatever was asked for. Where
+// nothing was, a context of so many tokens bounds what a step takes.
+void Engine::settle_whole_texts() {
+  constexpr int kLongest = 8192;
+  SchedulerOptions& s = options_.scheduler;
+  if (s.max_model_len == 0) s.max_model_len = std::min(kLongest, model_.spec().max_positions);
+  if (!computes_whole_prompts(s.policy)) s.policy = "vllm";
+  s.max_num_batched_tokens = std::max(s.max_num_batched_tokens, s.max_model_len);
+  options_.step_rows = s.max_num_batched_tokens;
+}
+
 // Before memory is divided, since smaller steps leave more of it.
 void Engine::settle_step_rows(ThreadPool* threads) {
   constexpr int kMeasuredPlaces = 2048;  // that the rows stand behind

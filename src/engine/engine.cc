@@ -52,6 +52,7 @@ Engine::Engine(Model& model, const EngineOptions& options, ThreadPool* threads,
   if (s.max_model_len < 0 || s.max_model_len > longest)
     fail_usage("expected a max-model-len of at most {}, the model's last position, found {}",
                longest, s.max_model_len);
+  if (sees_ahead(model.spec())) settle_whole_texts();
   if (s.max_model_len == 0) s.max_model_len = longest;
   if (has_states_ && proposer_ && proposer_->layer_sharer())
     fail_usage(

@@ -199,6 +199,7 @@ class Engine {
   int64_t workers_on_gpu_of_home() const;
   void settle_context(int blocks);
   void settle_step_rows(ThreadPool* threads);
+  void settle_whole_texts();
   bool is_async() const { return options_.async_scheduling.value_or(!model_.device().is_host()); }
   // Rows whose tokens are not known yet.
   bool may_run_ahead() const;

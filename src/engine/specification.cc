@@ -135,6 +135,7 @@ void add(json::Value& object, const AttentionSpec& attention) {
   if (attention.value_dim > 0) object.set("value_dim", attention.value_dim);
   if (attention.value_scale != 1) object.set("value_scale", bits_of(double{attention.value_scale}));
   if (attention.chunk > 0) object.set("chunk", attention.chunk);
+  if (attention.sees_ahead) object.set("sees_ahead", true);
   if (attention.has_unit_heads) object.set("unit_heads", true);
   if (const auto& growth = attention.growth)
     object.set("growth",

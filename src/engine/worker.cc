@@ -16,6 +16,7 @@ void expect_gpu_parts(const DecoderSpec& spec, const std::string& device) {
     const AttentionSpec* attention = layer.attention();
     const char* what = nullptr;
     if (attention && attention->chunk > 0) what = "attention by chunks";
+    if (attention && attention->sees_ahead) what = "attention in both directions";
     if (attention && (attention->value_dim > 0 || attention->value_scale != 1))
       what = "attention whose values are not as its keys";
     if (layer.experts() && layer.experts()->weighs_inputs)

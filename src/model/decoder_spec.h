@@ -101,6 +101,7 @@ struct AttentionSpec {
   static constexpr PartRole kRole = PartRole::mixer;
   int window = 0;  // a query at p sees keys j with p - window < j <= p; 0 = all of them
   int chunk = 0;   // Llama 4: a query sees keys of its own run of so many positions; 0 = all
+  bool sees_ahead = false;  // of texts: keys behind the query's position too, up to p + window - 1
   std::optional<RopeSpec> rope = RopeSpec{};  // none: queries and keys are not rotated
   NormPlace norms = NormPlace::before;
   double score_scale = 0;        // Gemma, Granite: what scores are multiplied by; 0: 1 / sqrt(E)
@@ -337,6 +338,12 @@ struct DecoderSpec {
   }
   bool operator==(const DecoderSpec&) const = default;
 };
+
+// Whether rows see what stands behind them, so that a text is computed whole.
+inline bool sees_ahead(const DecoderSpec& spec) {
+  const AttentionSpec* first = spec.first<AttentionSpec>();
+  return first && first->sees_ahead;
+}
 
 // How many experts a token goes through, in all layers.
 inline int routed_columns(const DecoderSpec& spec) {

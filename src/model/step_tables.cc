@@ -4,6 +4,7 @@
 #include <tuple>
 #include <utility>
 
+#include "base/error.h"
 #include "kernels/at_once.h"
 
 namespace invar {
@@ -18,7 +19,33 @@ size_t StepTableBuilder::bytes_of(const Batch& batch) const {
         placement_.write_block().size(), placement_.write_slot().size(), batch.logit_rows.size(),
         placement_.table_blocks().size()})
     bytes += StepUpload::bytes_of<int32_t>(count);
-  return bytes;
+  return bytes + 2 * windows_ahead_.size() * StepUpload::bytes_of<int32_t>(rows);
+}
+
+// A row sees the whole of its text, or what is nearer than the window.
+void StepTableBuilder::put_seen(const Batch& batch, std::vector<SeenSlots>& seen) {
+  const auto& rows = batch.rows;
+  std::vector<int32_t> ends(rows.size());
+  for (size_t t = rows.size(); t-- > 0;) {
+    const bool is_last = t + 1 == rows.size() || rows[t + 1].sequence != rows[t].sequence;
+    ends[t] = is_last ? rows[t].position : ends[t + 1];
+    const bool is_first = t == 0 || rows[t - 1].sequence != rows[t].sequence;
+    if (is_first && rows[t].position != 0)
+      fail(
+          "attention in both directions: expected a step to have the whole of a text, found one "
+          "from position {} on",
+          rows[t].position);
+  }
+  for (const int window : windows_ahead_) {
+    const auto first = upload_.take<int32_t>(rows.size()),
+               last = upload_.take<int32_t>(rows.size());
+    const int32_t reach = window > 0 ? window - 1 : INT32_MAX / 2;
+    for (size_t t = 0; t < rows.size(); ++t) {
+      first.host[t] = std::max(0, rows[t].position - reach);
+      last.host[t] = std::min(ends[t], rows[t].position + reach);
+    }
+    seen.push_back({window, first.device, last.device});
+  }
 }
 
 size_t StepTableBuilder::bytes_of_cells() const {
@@ -128,6 +155,7 @@ StepTables StepTableBuilder::build(const Batch& batch, int block_size, const Exe
   const int32_t* blocks = upload_.put(placement_.table_blocks());
   for (size_t i = 0; i < begins.size(); ++i) table.host[i] = blocks + begins[i];
   tables.tables = table.device;
+  if (!windows_ahead_.empty()) put_seen(batch, tables.seen);
   if (cells > 0) tables.cells = put_cells();
   upload_.send(on);
   return tables;

@@ -3,6 +3,8 @@
 #pragma once
 
 #include <span>
+#include <utility>
+#include <vector>
 
 #include "kernels/inference.h"
 #include "kv/cell_placement.h"
@@ -32,6 +34,14 @@ struct CellTables {
   bool operator==(const CellTables&) const = default;
 };
 
+// What rows see whose attention is in both directions, in layers of one window; 0: of none.
+struct SeenSlots {
+  int window = 0;
+  const int32_t *first = nullptr, *last = nullptr;  // [T] each
+
+  bool operator==(const SeenSlots&) const = default;
+};
+
 struct StepTables {
   int32_t* tokens = nullptr;             // [T]; < 0: see ForwardIo::sampled
   const int32_t* positions = nullptr;    // [T]
@@ -53,7 +63,8 @@ struct StepTables {
   const SharedPrefix* shared = nullptr;
   const int32_t* shared_splits = nullptr;  // [T]
   int32_t num_shared = 0;
-  CellTables cells;  // where layers have states
+  CellTables cells;             // where layers have states
+  std::vector<SeenSlots> seen;  // where attention is in both directions
 
   bool operator==(const StepTables&) const = default;
 };
@@ -66,6 +77,9 @@ class StepTableBuilder {
     shared_ = SharedPrefixes(SharedPrefixes::fewest_rows(key_width));
     finds_shared_ = true;
   }
+  // From now on rows see what stands behind them, too, in layers of these windows: a batch has all
+  // rows of each of its texts.
+  void see_ahead(std::vector<int> windows) { windows_ahead_ = std::move(windows); }
   // Puts the copy of the tables into the stream. `cells`: sequences have so many, and scratch ones
   // stand behind them; 0: no layer has a state.
   StepTables build(const Batch& batch, int block_size, const Execution& on, int cells = 0);
@@ -77,11 +91,13 @@ class StepTableBuilder {
   size_t bytes_of(const Batch& batch) const;
   size_t bytes_of_cells() const;
   CellTables put_cells();
+  void put_seen(const Batch& batch, std::vector<SeenSlots>& seen);
 
   Placement placement_;
   CellPlacement cell_placement_;
   SharedPrefixes shared_;
   bool finds_shared_ = false;
+  std::vector<int> windows_ahead_;
   StepUpload upload_;
 };
 

@@ -1,12 +1,21 @@
 #include "model/workspace.h"
 
 #include <algorithm>
+#include <set>
 
 #include "model/activation_memory.h"
 
 namespace invar {
 
 namespace {
+
+// Of layers whose attention is in both directions, each once.
+std::vector<int> windows_ahead(const DecoderSpec& spec) {
+  std::set<int> windows;
+  for (const LayerSpec& layer : spec.layer_specs)
+    if (layer.attention() && layer.attention()->sees_ahead) windows.insert(layer.window());
+  return {windows.begin(), windows.end()};
+}
 
 bool adds_apart(const DecoderSpec& spec) {
   return spec.residual_scale != 1 ||
@@ -56,6 +65,7 @@ Workspace::Workspace(const Decoder& decoder, int max_rows, int max_logit_rows, i
   host_nan_flags = {device, rows, what};
   host_aux_hidden = {device, rows * spec.hidden * max_aux_layers, what};
   host_experts = {device, rows * static_cast<size_t>(routed_columns(spec)), what};
+  table_builder.see_ahead(windows_ahead(spec));
   if (device.is_host()) return;
   table_builder.find_shared(int64_t{heads_of(spec, {}, shard).kv_heads} * spec.head_dim);
   host_hidden = {device, rows * spec.hidden, what};

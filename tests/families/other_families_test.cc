@@ -120,7 +120,7 @@ TEST(OtherFamilies, WhatIsNotImplementedIsRefusedByName) {
   };
   EXPECT_TRUE(is_refused("falcon-7b", "alibi", true));
   EXPECT_TRUE(is_refused("falcon-7b", "parallel_attn", false));
-  EXPECT_TRUE(is_refused("gemma-3-270m", "use_bidirectional_attention", true));
+  EXPECT_TRUE(is_refused("gemma-2-2b", "use_bidirectional_attention", true));
   EXPECT_TRUE(is_refused("gemma-3-270m", "hidden_activation", "relu"));
   EXPECT_TRUE(is_refused("olmo-2-7b", "clip_qkv", 8));
   EXPECT_TRUE(is_refused("olmo-2-7b", "embedding_multiplier", 2));  // Granite's, not OLMo's

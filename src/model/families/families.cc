@@ -107,7 +107,6 @@ const std::vector<Neutral>& neutral_values() {
       {"cross_attention_hidden_size", {}},
       {"is_decoder", false},
       {"is_encoder_decoder", false},
-      {"is_causal", true},
       {"pruned_heads", json::Object{}},
       {"quantization", {}},
       {"compression_config", {}},
@@ -358,6 +357,12 @@ void check_activation(ConfigReader& reader, const Family& family) {
          names[0], json::quoted(name));
 }
 
+// Whether rows see what stands behind them: a window of `is_causal` false counts neither end.
+void read_directions(ConfigReader& reader, DecoderSpec& spec) {
+  if (reader.boolean("is_causal", true)) return;
+  see_ahead(reader, spec, [](int window) { return window + 1; });
+}
+
 DecoderSpec read_spec(ConfigReader& reader, bool is_text_tower) {
   const Family& family = read_family(reader);
   check_activation(reader, family);
@@ -373,6 +378,7 @@ DecoderSpec read_spec(ConfigReader& reader, bool is_text_tower) {
     if (layer.ffn()) layer.ffn()->curve = family.curve;
   });
   if (family.read) family.read(reader, spec);
+  read_directions(reader, spec);
   for (const Neutral& neutral : neutral_values())
     if (!reader.is_known(neutral.key)) check_neutral(reader, neutral.key, neutral.value);
   check_spec(spec, reader.where());
@@ -380,6 +386,23 @@ DecoderSpec read_spec(ConfigReader& reader, bool is_text_tower) {
 }
 
 }  // namespace
+
+void see_ahead(const ConfigReader& reader, DecoderSpec& spec, int (*window_of)(int)) {
+  if (sees_ahead(spec))
+    fail("{}: expected one key that says that attention is in both directions, found two",
+         reader.where());
+  change_layers(spec, [&](LayerSpec& layer) {
+    AttentionSpec* attention = layer.attention();
+    if (!attention)
+      fail(
+          "{}: expected attention in every layer where it is in both directions, found a layer of "
+          "{} "
+          "without",
+          reader.where(), spec.family);
+    attention->sees_ahead = true;
+    if (attention->window > 0) attention->window = window_of(attention->window);
+  });
+}
 
 void check_neutral(ConfigReader& reader, std::string_view key, const json::Value& neutral) {
   const json::Value* value = reader.take(key);
@@ -485,6 +508,7 @@ ModelConfig parse_model_config(const json::Value& whole, const json::Value& gene
   ConfigReader reader(config, fmt::format("{}/config.json", where));
   result.spec = read_spec(reader, tower != nullptr);
   result.head = head_of(config);
+  if (sees_ahead(result.spec) && result.head == Head::tokens) result.head = Head::none;
   result.spec.tied_head |= result.head != Head::tokens;  // no other is stored
   read_special_ids(reader, result);
   check_dtype(reader);
@@ -520,6 +544,7 @@ void set_windows(json::Value& object, const DecoderSpec& spec, WindowRule rule) 
   if (rule == WindowRule::none) return;
   int window = 0;
   for (const LayerSpec& layer : spec.layer_specs) window = std::max(window, layer.window());
+  if (window > 0 && sees_ahead(spec)) --window;  // as read_directions counts
   object.set("sliding_window", window ? json::Value(window) : json::Value());
   if (rule == WindowRule::all_layers) return;
   json::Array types;
@@ -566,6 +591,7 @@ json::Value config_json(const ModelConfig& config) {
   if (spec.mtp_layers > 0) object.set(family.module_key, spec.mtp_layers);
   set_windows(object, spec, family.windows);
   if (family.write) family.write(spec, object);
+  if (sees_ahead(spec)) object.set("is_causal", false);
   set_ids(object, config);
   return object;
 }

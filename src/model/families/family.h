@@ -103,6 +103,9 @@ inline constexpr int64_t kMaxVocab = 1 << 24, kMaxPositions = 1 << 27;
 void check_neutral(ConfigReader& reader, std::string_view key, const json::Value& neutral);
 // Rotations of all layers; windows are read.
 void read_ropes(ConfigReader& reader, const Family& family, DecoderSpec& spec);
+// Rows of all layers see what stands behind them, too; `window_of`: the window, in which a position
+// and those up to window - 1 before and behind it are, of a number in the file.
+void see_ahead(const ConfigReader& reader, DecoderSpec& spec, int (*window_of)(int));
 // Where queries of later positions grow (llama_4_scaling_beta): only the positions of the first
 // training stage are served, in which they do not.
 void limit_positions(ConfigReader& reader, DecoderSpec& spec);

@@ -30,7 +30,6 @@ void read_scores(ConfigReader& reader, DecoderSpec& spec, double cap) {
     layer.attention()->score_scale = 1 / std::sqrt(width);
     layer.attention()->score_cap = score_cap;
   });
-  check_neutral(reader, "use_bidirectional_attention", false);
   const std::string_view harmless[] = {"cache_implementation", "hidden_act",
                                        "_sliding_window_pattern"} /* beside layer_types */;
   reader.ignore(harmless);
@@ -38,11 +37,14 @@ void read_scores(ConfigReader& reader, DecoderSpec& spec, double cap) {
 
 void read_2(ConfigReader& reader, DecoderSpec& spec) {
   read_scores(reader, spec, 50);
+  check_neutral(reader, "use_bidirectional_attention", false);
   spec.logits_cap = read_cap(reader, "final_logit_softcapping", 30);
 }
 
 void read_3(ConfigReader& reader, DecoderSpec& spec) {
   read_scores(reader, spec, 0);
+  if (reader.boolean("use_bidirectional_attention", false))
+    see_ahead(reader, spec, [](int window) { return window / 2 + 1; });
   spec.logits_cap = read_cap(reader, "final_logit_softcapping", 0);
 }
 

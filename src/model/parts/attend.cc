@@ -79,9 +79,22 @@ AttentionParams Attend::params() const {
           .chunk = spec_.chunk};
 }
 
+// Attention to what a row sees in both directions: that of its last slot from its first one on.
+PartialAttentionParams Attend::params_ahead() const {
+  PartialAttentionParams ahead{.of = params()};
+  for (const SeenSlots& seen : p_.ops.tables().seen) {
+    if (seen.window != spec_.window) continue;
+    ahead.begin = seen.first;
+    ahead.of.positions = seen.last;
+  }
+  ahead.of.window = 0;
+  return ahead;
+}
+
 void Attend::run(const QkvParams& rotation) const {
   const Kernels& kernels = p_.ops.kernels();
   const char* name = "attention";
+  if (spec_.sees_ahead) return p_.ops.run(name, kernels.partial_attention, params_ahead());
   if (p_.ops.is_host_baseline()) return p_.ops.baseline_attention(name, params());
   if (p_.ops.tape())
     return p_.ops.run(name, kernels.partial_attention,

@@ -37,6 +37,7 @@ class Attend {
 
  private:
   AttentionParams params() const;
+  PartialAttentionParams params_ahead() const;
 
   const PartPass& p_;
   const DecoderSpec& model_;

@@ -130,6 +130,8 @@ void Attention::output_gate_backward(BackwardPass& b, const Activations& at) con
 }
 
 const char* Attention::refusal() const {
+  if (spec_.sees_ahead)
+    return "its attention is in both directions, whose gradient is not implemented";
   if (spec_.chunk > 0) return "its attention goes by chunks, whose gradient is not implemented";
   if (places_values() || spec_.kv_heads > 0)
     return "its values are not as its keys, whose gradient is not implemented";
