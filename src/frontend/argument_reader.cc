@@ -13,7 +13,7 @@ namespace {
 
 constexpr std::string_view kGaps = " \t\r\n";
 constexpr std::string_view kParameter = "<parameter=", kEndParameter = "</parameter>",
-                           kBeforeEnd = "\n</parameter>", kEndFunction = "</function>";
+                           kEndFunction = "</function>", kEndCall = "</tool_call>";
 
 class JsonObject final : public ArgumentReader {
  public:
@@ -107,6 +107,13 @@ json::Value value_of(std::string_view text) {
   }
 }
 
+// Where a value ends in the text so far.
+struct ValueEnd {
+  bool is_there = false;
+  size_t at = 0;     // else the value goes on so far at least
+  size_t bytes = 0;  // of its mark
+};
+
 class Parameters final : public ArgumentReader {
  public:
   Parameters(std::string name, const json::Value& tools) : name_(std::move(name)), tools_(tools) {}
@@ -116,6 +123,20 @@ class Parameters final : public ArgumentReader {
     while (!over_ && (within_ ? read_value(text, json) : read_tag(text, json))) {
     }
     return all.size() - text.size();
+  }
+
+  void close(std::string_view rest, std::string& json) override {
+    if (within_) {
+      const size_t function = rest.rfind(kEndFunction);
+      const bool ends = function != rest.npos &&
+                        rest.find_first_not_of(kGaps, function + kEndFunction.size()) == rest.npos;
+      std::string value(rest.substr(0, ends ? function : rest.size()));
+      value += kEndParameter;
+      std::string_view text = value;
+      looked_ = 0;
+      read_value(text, json);
+    }
+    json += keys_.empty() ? "{}" : "}";
   }
 
  private:
@@ -128,9 +149,9 @@ class Parameters final : public ArgumentReader {
       return over_ = true;
     }
     if (kEndFunction.starts_with(text) || kParameter.starts_with(text)) return false;
-    if (!text.starts_with(kParameter)) return over_ = true;
+    if (!text.starts_with(kParameter)) return end_in_midst(json);
     const size_t end = text.substr(0, kMostOfName).find('>');
-    if (end == text.npos) return text.size() >= kMostOfName && (over_ = true);
+    if (end == text.npos) return text.size() >= kMostOfName && end_in_midst(json);
     key_ = text.substr(kParameter.size(), end - kParameter.size());
     text.remove_prefix(end + 1);
     const Kinds kinds = kinds_of_parameter(tools_, name_, key_);
@@ -145,24 +166,25 @@ class Parameters final : public ArgumentReader {
     return true;
   }
 
+  // What stands here is no parameter.
+  bool end_in_midst(std::string& json) {
+    json += keys_.empty() ? "{}" : "}";
+    return over_ = true;
+  }
+
   // What there is of a value; false: more is needed. A parameter that comes again is not shown.
   bool read_value(std::string_view& text, std::string& json) {
     if (text.empty()) return false;
-    if (may_be_null_ && !settle_null(text, json)) return false;
-    if (at_front_ && is_text_ && text.starts_with('\n')) text.remove_prefix(1);
-    if (is_text_) at_front_ = false;
-    const size_t end = text.find(kEndParameter, looked_);
+    const ValueEnd end = end_of(text);
+    if (may_be_null_ && !settle_null(text, end, json)) return false;
+    if (!end.is_there && !is_text_) return false;
     looked_ = 0;
-    if (end == text.npos && !is_text_) {
-      looked_ = text.size() - beginning_of(kEndParameter, text);
-      return false;
-    }
-    const size_t held = std::max(beginning_of(kEndParameter, text), beginning_of(kBeforeEnd, text));
-    std::string_view value = text.substr(0, end == text.npos ? text.size() - held : end);
-    text.remove_prefix(end == text.npos ? value.size() : end + kEndParameter.size());
-    if (end != text.npos && value.ends_with('\n')) value.remove_suffix(1);
-    if (!is_text_ && value.starts_with('\n')) value.remove_prefix(1);
-    within_ = end == text.npos;
+    std::string_view value = text.substr(0, end.at);
+    text.remove_prefix(end.at + end.bytes);
+    if (at_front_ && value.starts_with('\n')) value.remove_prefix(1);
+    at_front_ &= end.at == 0;
+    if (end.is_there && value.ends_with('\n')) value.remove_suffix(1);
+    within_ = !end.is_there;
     if (!is_new_) return !within_;
     if (is_text_)
       append_escaped(value, json);
@@ -172,19 +194,61 @@ class Parameters final : public ArgumentReader {
     return !within_;
   }
 
+  // From `looked_` on, before which it does not end.
+  ValueEnd end_of(std::string_view text) {
+    for (size_t at = text.find('<', looked_); at != text.npos; at = text.find('<', at + 1)) {
+      const bool begins_line = at > 0 ? text[at - 1] == '\n' : at_front_;
+      const auto [is_there, goes_on, bytes] = mark_at(text.substr(at), begins_line);
+      if (is_there) return {.is_there = true, .at = at, .bytes = bytes};
+      looked_ = at;
+      if (goes_on) return {.at = at - (at > 0 && text[at - 1] == '\n')};
+      looked_ = at + 1;
+    }
+    looked_ = std::max(looked_, text.size());
+    return {.at = text.size() - text.ends_with('\n')};
+  }
+
+  struct Mark {
+    bool is_there = false, goes_on = false;  // it may be one when more has come
+    size_t bytes = 0;
+  };
+  // </parameter>, what ends the call, or the next parameter, on a line of its own.
+  Mark mark_at(std::string_view text, bool begins_line) const {
+    constexpr size_t kMostGaps = 64;
+    if (text.starts_with(kEndParameter)) return {.is_there = true, .bytes = kEndParameter.size()};
+    if (text.starts_with(kEndCall)) return {.is_there = true};
+    for (const std::string_view mark : {kEndParameter, kEndCall, kEndFunction})
+      if (mark.starts_with(text)) return {.goes_on = true};
+    if (text.starts_with(kEndFunction)) {
+      text.remove_prefix(kEndFunction.size());
+      const size_t gaps = std::min(text.find_first_not_of(kGaps), text.size());
+      text.remove_prefix(gaps);
+      return {.is_there = text.starts_with(kEndCall),
+              .goes_on = gaps < kMostGaps && kEndCall.starts_with(text)};
+    }
+    const json::Value* parameters = parameters_of(tools_, name_);
+    const json::Value* properties = parameters ? parameters->find("properties") : nullptr;
+    if (!begins_line || !properties || !properties->is_object()) return {};
+    Mark mark;
+    for (const auto& [key, schema] : properties->as_object()) {
+      if (keys_.contains(key)) continue;
+      const std::string next = std::string(kParameter) + key + ">";
+      mark.is_there |= text.starts_with(next);
+      mark.goes_on |= next.starts_with(text);
+    }
+    return mark;
+  }
+
   // Whether a value that may be a text or null is known to be one of them.
-  bool settle_null(std::string_view text, std::string& json) {
-    constexpr std::string_view kNull = "null", kWhole = "\nnull\n</parameter>";
-    const size_t begin = text.starts_with('\n') ? 0 : 1;
-    const std::string_view front = kWhole.substr(begin, text.size());
-    const bool goes_on = text.size() < kWhole.size() - begin && text == front;
-    const size_t end = text.find(kEndParameter);
-    const std::string_view value = text.substr(0, std::min(end, text.size()));
+  bool settle_null(std::string_view text, const ValueEnd& end, std::string& json) {
+    constexpr std::string_view kNull = "null", kWhole = "\nnull\n";
+    const std::string_view front = kWhole.substr(text.starts_with('\n') ? 0 : 1);
+    const std::string_view value = text.substr(0, end.at);
     const size_t at = value.find_first_not_of(kGaps);
-    const bool is_null = end != text.npos && at != value.npos &&
+    const bool is_null = end.is_there && at != value.npos &&
                          value.substr(at, kNull.size()) == kNull &&
                          value.find_first_not_of(kGaps, at + kNull.size()) == value.npos;
-    if (goes_on && !is_null) return false;
+    if (!end.is_there && front.starts_with(value)) return false;
     may_be_null_ = false;
     is_text_ = !is_null;
     if (is_text_ && is_new_) json += '"';
@@ -194,7 +258,7 @@ class Parameters final : public ArgumentReader {
   std::string name_, key_;
   const json::Value& tools_;
   std::set<std::string> keys_;
-  size_t looked_ = 0;  // bytes of a value that comes as a whole in which its end does not begin
+  size_t looked_ = 0;  // bytes of a value that waits in which its end does not begin
   bool within_ = false, at_front_ = false, is_text_ = false, is_new_ = false;
   bool may_be_null_ = false;  // or a text, which nobody knows yet
 };

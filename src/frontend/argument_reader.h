@@ -40,6 +40,9 @@ class ArgumentReader {
   // Takes what it can from the front of `text`, appends what that adds to the JSON, and returns
   // the bytes that it took. What it leaves is to come again, with more behind it.
   virtual size_t read(std::string_view text, std::string& json) = 0;
+  // The answer has ended of itself, with `rest` left: what is missing of the JSON, where the format
+  // says no more than that.
+  virtual void close(std::string_view, std::string&) {}
   // Nothing more belongs to the arguments: they are whole, or go on in a way that makes no sense.
   bool is_over() const { return over_; }
 
@@ -50,7 +53,8 @@ class ArgumentReader {
 // An object of JSON, as the model spells it.
 std::unique_ptr<ArgumentReader> read_json_object();
 // <parameter=NAME>VALUE</parameter> up to </function>. A value is a text, or JSON where the schema
-// of the tool `name` among `tools` says that it is something else; then it comes as a whole.
+// of the tool `name` among `tools` says that it is something else; then it comes as a whole. One
+// that is not closed ends where another parameter of the tool begins, or the call ends.
 std::unique_ptr<ArgumentReader> read_parameters(std::string name, const json::Value& tools);
 // KEY=LITERAL, ... up to a closing bracket. Literals other than texts come as a whole.
 std::unique_ptr<ArgumentReader> read_keywords();

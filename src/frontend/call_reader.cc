@@ -139,6 +139,11 @@ void ToolCallReader::finish(Pieces& pieces, bool is_cut) {
 
 void ToolCallReader::finish_calls(Pieces& pieces, bool is_cut) {
   if (format_ == ToolFormat::arguments && !called_) begin(name_, pieces);
+  if (at_ == At::arguments && !is_cut) {
+    std::string missing;
+    arguments_->close(held(), missing);
+    add(Kind::arguments, missing, pieces);
+  }
   if (format_ == ToolFormat::arguments || at_ == At::arguments) add(Kind::end, "", pieces);
   const std::string rest = std::exchange(held_, {});
   if (at_ == At::text) say(rest, pieces);

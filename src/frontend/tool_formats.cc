@@ -42,14 +42,17 @@ void skip_spaces(std::string_view& text) {
 
 // ---- JSON
 
-// {"name": ..., "arguments" or "parameters": {...}}
-std::optional<ToolCall> call_of(std::string_view text) {
+// {"name": ..., "arguments" or "parameters": {...}}. `may_lack`: arguments, which are {} then.
+std::optional<ToolCall> call_of(std::string_view text, bool may_lack = false) {
   try {
     const json::Value value = json::parse(text, "a call");
     const json::Value* name = value.find("name");
     const json::Value* arguments = value.find("arguments");
     if (!arguments) arguments = value.find("parameters");
-    if (!name || !name->is_string() || !arguments) return std::nullopt;
+    if (!name || !name->is_string()) return std::nullopt;
+    if (!arguments && may_lack && value.as_object().size() == 1)
+      return ToolCall{name->as_string(), "{}"};
+    if (!arguments) return std::nullopt;
     const std::string written =
         arguments->is_string() ? arguments->as_string() : json::dump(*arguments);
     if (!json::parse(written, "arguments").is_object()) return std::nullopt;
@@ -171,7 +174,7 @@ CallHead tagged_head(std::string_view text, FrontSearch& search) {
   const size_t close = search.find(text, kToolClose), next = text.find(kToolOpen);
   if (next < close) return {.kind = Kind::text, .bytes = next, .ends = true};
   if (close == kNotThere) return kMore;
-  return whole_head(call_of(text.substr(0, close)), close + kToolClose.size(), true);
+  return whole_head(call_of(text.substr(0, close), true), close + kToolClose.size(), true);
 }
 
 // A function, or the end of all. Anything else is text.

@@ -49,6 +49,7 @@ TEST(ToolCalls, Tagged) {
   // The closing tag may have been a stop; what is no call stays text.
   expect(ToolFormat::tagged, call.substr(0, call.find("</")), {"", {R"(f {"a": 1})"}});
   expect(ToolFormat::tagged, "<tool_call>{}</tool_call>", {"<tool_call>{}</tool_call>", {}});
+  expect(ToolFormat::tagged, R"(<tool_call>{"name": "f"}</tool_call>)", {"", {"f {}"}});
 }
 
 TEST(ToolCalls, ACallThatIsNotClosedSwallowsNothing) {
@@ -63,6 +64,37 @@ TEST(ToolCalls, ACallThatIsNotClosedSwallowsNothing) {
   // Nor does one without its wrapper.
   expect(ToolFormat::qwen3_coder, "So: " + coder + "\n</tool_call>", {"So: ", {R"(f {"a": "x"})"}});
   expect(ToolFormat::qwen3_coder, "So <function=", {"So <function=", {}});
+}
+
+// What a model leaves out of the end of a value, a function or a call of qwen3_coder's.
+TEST(ToolCalls, AValueThatIsNotClosedEndsWithItsCall) {
+  const json::Value tools = json::parse(R"([{"type": "function", "function": {"name": "f",
+    "parameters": {"type": "object", "properties": {"a": {"type": "string"},
+      "b": {"type": "integer"}, "c": {"type": ["string", "null"]}}}}}])",
+                                        "tools");
+  const auto expect_calls = [&](const std::string& text, const Parted& parted) {
+    for (const size_t size : {size_t{1}, size_t{2}, size_t{7}, text.size()})
+      EXPECT_EQ(part(ToolFormat::qwen3_coder, text, size, {}, &tools), parted)
+          << text << ", in pieces of " << size;
+  };
+  const std::string open = "<tool_call>\n<function=f>\n", x = "<parameter=a>\nx\n",
+                    end = "</parameter>\n", over = "</function>\n</tool_call>";
+  const std::string is_x = R"(f {"a": "x"})";
+  expect_calls(open + x + end + over, {"", {is_x}});
+  expect_calls(open + x + end + "</tool_call>\nwords", {"\nwords", {is_x}});
+  expect_calls(open + x + over, {"", {is_x}});
+  expect_calls(open + x + "</tool_call>", {"", {is_x}});
+  expect_calls(open + x + "</function>", {"", {is_x}});
+  expect_calls(open + x, {"", {is_x}});
+  expect_calls(open + x + over + "\n" + open + x + end + over, {"", {is_x, is_x}});
+  expect_calls(open, {"", {"f {}"}});
+  expect_calls(open + "<parameter=c>\nnull\n" + over, {"", {R"(f {"c": null})"}});
+  expect_calls(open + "<parameter=b>\n7\n<parameter=c>\ny\n" + x + over,
+               {"", {R"(f {"b": 7, "c": "y", "a": "x"})"}});
+  // The controls: such words within a value that is closed.
+  for (const char* word : {"</function>", "<parameter=z>", "x <parameter=b>", "<parameter=", "</"})
+    expect_calls(open + "<parameter=a>\n\n" + word + " y\n" + end + over,
+                 {"", {std::string(R"(f {"a": "\n)") + word + R"( y"})"}});
 }
 
 // A parameter of qwen3_coder's whose schema allows a text is one.
