@@ -51,7 +51,9 @@ struct Magnitudes {
   bool low_excluded = false, high_excluded = false;
   bool is_endless = false;  // `high` says nothing
   int fraction = kMaxFraction;
-  uint32_t multiple = 1;
+  // Numbers are multiples of this, behind whose `places` last digits the point stands.
+  int64_t multiple = 1;
+  int places = 0;
 };
 
 // How the digits so far stand to the same number of digits of a bound, then to the bound.
@@ -110,16 +112,24 @@ class NumberSearch {
     Search::Key to{is_whole ? kWhole : kFraction, digits + 1, refine(key[kToLow], c, low, digits),
                    range_.is_endless ? kBelow : refine(key[kToHigh], c, high, digits), 0};
     if (!is_whole && (to[kToLow] == kBelow || to[kToHigh] == kAbove)) return std::nullopt;
-    if (is_whole) {
-      to[kRest] = static_cast<int32_t>((int64_t{key[kRest]} * 10 + (c - '0')) % range_.multiple);
-      if (key[kPhase] == kStart && c == '0') to[kRest] = -1;
-    }
+    const int64_t rest = std::max(key[kRest], 0);  // -1: a 0
+    to[kRest] = static_cast<int32_t>((rest * 10 + (c - '0')) % range_.multiple);
+    if (key[kPhase] == kStart && c == '0') to[kRest] = -1;
     return to;
+  }
+
+  // With zeros for the places that have not come.
+  bool is_multiple(const Search::Key& key) const {
+    int64_t rest = std::max(key[kRest], 0);
+    for (int32_t place = key[kPhase] == kFraction ? key[kDigits] : 0; place < range_.places;
+         ++place)
+      rest = rest * 10 % range_.multiple;
+    return rest == 0;
   }
 
   bool ends(const Search::Key& key) const {
     if (key[kPhase] != kWhole && key[kPhase] != kFraction) return false;
-    if (key[kRest] > 0) return false;
+    if (!is_multiple(key)) return false;
     int32_t low = key[kToLow], high = key[kToHigh], behind = key[kDigits];
     if (key[kPhase] == kWhole) {
       low = to_whole(behind, low, range_.low.whole);
@@ -135,24 +145,22 @@ class NumberSearch {
   const Magnitudes& range_;
 };
 
-// Digits behind the point, and what the whole part is a multiple of.
+// Digits behind the point, and what all digits are a multiple of.
 void read_multiple(const NumberRules& rules, Magnitudes& range) {
   if (rules.is_integer) range.fraction = 0;
   if (rules.multiple.is_null()) return;
+  constexpr size_t kMostDigits = 9;
   const Decimal step = decimal_of(rules.multiple, "multipleOf");
-  const bool is_one = step.fraction.find_first_not_of('0') + 1 == step.fraction.size() &&
-                      step.fraction.ends_with('1') && step.whole == "0";
-  if (is_one) {  // 0.01: so many digits behind the point
-    range.fraction = std::min<int>(range.fraction, static_cast<int>(step.fraction.size()));
-    return;
-  }
-  if (step.is_negative || step.is_zero() || !step.fraction.empty() || step.whole.size() > 9)
+  std::string digits = step.whole + step.fraction;
+  digits.erase(0, digits.find_first_not_of('0'));
+  if (step.is_negative || digits.empty() || digits.size() > kMostDigits ||
+      std::ssize(step.fraction) > kMaxFraction)
     fail_usage(
-        "expected multipleOf of the JSON schema as an integer from 1 to 999999999 or as 0.1, 0.01 "
-        "and so on, found {}",
-        json::excerpt(rules.multiple));
-  range.multiple = static_cast<uint32_t>(std::stoul(step.whole));
-  range.fraction = 0;
+        "expected multipleOf of the JSON schema as a number above 0 of up to {} digits, found {}",
+        kMostDigits, json::excerpt(rules.multiple));
+  range.multiple = std::stoll(digits);
+  range.places = static_cast<int>(step.fraction.size());
+  range.fraction = std::min(range.fraction, range.places);
 }
 
 }  // namespace
