@@ -40,7 +40,7 @@ std::string AnswerBuilder::take_thoughts(std::string decoded, const TokenOutput&
   thoughts_->push(decoded, thought, text);
   if (output.has_token() && (was_within || thoughts_->is_within())) ++answer.thought_tokens;
   if (is_last) thoughts_->finish(thought, text);
-  if (stops_of_thoughts_.push(thought, new_thought_))
+  if (stops_of_thoughts_.push(thought, new_thought_, stops_count()))
     answer.finish = FinishReason::stop, answer.stop = stops_of_thoughts_.found();
   else if (is_last || !thoughts_->is_within())
     stops_of_thoughts_.finish(new_thought_);
@@ -60,7 +60,7 @@ std::string AnswerBuilder::push(const TokenOutput& output) {
   if (output.has_token()) take_token(output);
   const std::string text = take_thoughts(decode(output), output);
   if (!answer.stop.empty()) return piece;  // within a thought
-  if (stops_.push(text, piece))
+  if (stops_.push(text, piece, stops_count()))
     answer.finish = FinishReason::stop, answer.stop = stops_.found();
   else if (output.finish != FinishReason::none)
     stops_.finish(piece);

@@ -74,7 +74,8 @@ class AnswerBuilder {
         stops_(request.stop, request.include_stop),
         stops_of_thoughts_(request.thoughts.stops ? request.stop : StopSet(), request.include_stop),
         shown_special_(request.shown_special),
-        include_stop_(request.include_stop) {}
+        include_stop_(request.include_stop),
+        min_tokens_(static_cast<size_t>(request.params.min_tokens)) {}
 
   // Takes the next token and returns the text that can be shown now: complete characters that are
   // not the beginning of a stop string. The answer is over when its `finish` is not none: with a
@@ -88,6 +89,8 @@ class AnswerBuilder {
  private:
   std::string decode(const TokenOutput& output);
   void take_token(const TokenOutput& output);
+  // As in vLLM, none ends an answer before it has more than min_tokens tokens.
+  bool stops_count() const { return answer.tokens.size() > min_tokens_; }
   // Parts it; what belongs to the text is returned.
   std::string take_thoughts(std::string decoded, const TokenOutput& output);
 
@@ -97,6 +100,7 @@ class AnswerBuilder {
   StopStrings stops_, stops_of_thoughts_;
   Shared<std::vector<int32_t>> shown_special_;
   bool include_stop_;
+  size_t min_tokens_;
   std::string new_thought_;
 };
 

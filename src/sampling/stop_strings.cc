@@ -94,13 +94,13 @@ size_t StopSet::stop_length(State state) const {
   return automaton_ ? static_cast<size_t>(automaton_->nodes[state].stop_length) : 0;
 }
 
-bool StopStrings::push(std::string_view piece, std::string& out) {
+bool StopStrings::push(std::string_view piece, std::string& out, bool counts) {
   const size_t before = held_.size();
   held_ += piece;
   for (size_t at = before; at < held_.size(); ++at) {
     state_ = stops_.next(state_, held_[at]);
     const size_t length = stops_.stop_length(state_);
-    if (length == 0) continue;
+    if (length == 0 || !counts) continue;
     const size_t end = at + 1, begin = end - length;
     found_ = held_.substr(begin, length);
     out.append(held_, 0, include_ ? end : begin);

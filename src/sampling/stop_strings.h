@@ -45,8 +45,8 @@ class StopStrings {
 
   // Takes a piece of text and appends to `out` what can be shown now. True when a stop string is
   // complete: the one that ends first, of two that end together the longer one. The text after it
-  // is dropped.
-  bool push(std::string_view piece, std::string& out);
+  // is dropped. Where it does not `count`, none ends in this piece.
+  bool push(std::string_view piece, std::string& out, bool counts = true);
   // The one that is complete, or empty.
   const std::string& found() const { return found_; }
   // The end without a stop: appends what was held back.

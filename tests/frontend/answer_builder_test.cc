@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include <set>
+
 #include "frontend/receipt.h"
 #include "tokenizer/make_tokenizer.h"
 
@@ -56,6 +58,35 @@ TEST(AnswerBuilder, AStopStringEndsItBeforeTheEngineSaysSo) {
   AnswerBuilder builder(tokenizer(), Request{.stop = {"world!"}});
   EXPECT_EQ(show(builder, ids_of("Hello world"), FinishReason::length), "Hello world");
   EXPECT_EQ(builder.answer.finish, FinishReason::length);
+}
+
+// vLLM's: one that is complete within the least tokens stays text; one that is completed behind
+// them counts, wherever it began.
+TEST(AnswerBuilder, NoStopStringEndsItWithinItsLeastTokens) {
+  const std::vector<int32_t> tokens = ids_of("lo, hello, hello, hello, hello");
+  std::set<size_t> ends;
+  for (int least = 0; least <= std::ssize(tokens); ++least) {
+    Request request{.stop = {"lo"}};
+    request.params.min_tokens = least;
+    AnswerBuilder builder(tokenizer(), request);
+    const std::string shown = show(builder, tokens, FinishReason::length);
+    std::string all, before;
+    size_t count = 0;
+    bool is_found = false;
+    while (!is_found && count < tokens.size()) {
+      before = all;
+      all += tokenizer().token_bytes(tokens[count++]);
+      const size_t from = before.size() < 1 ? 0 : before.size() - 1;  // it may have begun there
+      is_found = static_cast<int>(count) > least && all.find("lo", from) != all.npos;
+    }
+    EXPECT_EQ(builder.answer.tokens.size(), count) << least;
+    EXPECT_EQ(builder.answer.stop, is_found ? "lo" : "") << least;
+    EXPECT_EQ(shown, is_found
+                         ? all.substr(0, all.find("lo", before.size() < 1 ? 0 : before.size() - 1))
+                         : all);
+    ends.insert(count);
+  }
+  EXPECT_GT(ends.size(), 3u) << "the control: more tokens, another end";
 }
 
 TEST(AnswerBuilder, TheSpecialTokenThatEndsItIsNoText) {
