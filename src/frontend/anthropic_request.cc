@@ -1,5 +1,6 @@
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <optional>
 #include <utility>
 
@@ -61,8 +62,13 @@ class Conversation {
     if (!given || !given->is_array())
       fail_usage("expected \"messages\" as a list, found {}", given ? given->type_name() : "none");
     if (given->as_array().empty()) fail_usage("expected at least one message, found none");
-    for (const json::Value& message : given->as_array()) add_message(message);
-    if (messages_.empty()) fail_usage("expected a message with text, found none");
+    size_t before = 0;  // messages that the last one does not make
+    for (const json::Value& message : given->as_array()) {
+      before = messages_.size();
+      add_message(message);
+    }
+    if (messages_.size() == before)
+      fail_usage("expected words in the last message, found blocks that are left out alone");
     return std::move(messages_);
   }
 
@@ -200,7 +206,8 @@ class Conversation {
 
   void add_message(const json::Value& message) {
     const json::Value& role = member(message, "role");
-    const json::Value& content = member(message, "content");
+    const json::Value* given = message.find("content");
+    const json::Value content = given && !given->is_null() ? *given : json::Value("");
     const bool is_user = role == json::Value("user");
     const bool is_system = role == json::Value("system");
     if (!is_user && !is_system && role != json::Value("assistant"))
@@ -223,16 +230,20 @@ class Conversation {
   json::Array messages_;
 };
 
-// Tools that a service would run, or whose schemas it alone knows, are left out.
+// A tool that a service would run, or whose schema it alone knows, is left out.
+bool is_of_service(const json::Value& tool) {
+  const std::string type = type_of(tool);
+  return !type.empty() && type != "custom";
+}
+
 json::Array tools_of(const json::Value& tools, RequestWarnings& warnings) {
   if (!tools.is_array()) fail_usage("expected tools as a list, found {}", tools.type_name());
   json::Array all;
   for (const json::Value& tool : tools.as_array()) {
-    const std::string type = type_of(tool);
     if (!tool.is_object())
       fail_usage("expected tools with a name and an input_schema, found {}", json::excerpt(tool));
-    if (!type.empty() && type != "custom") {
-      warnings.add(fmt::format("the tool {} of type {} is left out", name_of(tool), type));
+    if (is_of_service(tool)) {
+      warnings.add(fmt::format("the tool {} of type {} is left out", name_of(tool), type_of(tool)));
       continue;
     }
     json::Value function = json::Object{{"name", member(tool, "name")}};
@@ -256,7 +267,24 @@ json::Value choice_of(const json::Value& choice) {
                       {"function", json::Object{{"name", member(choice, "name")}}}};
 }
 
-void set_choice(const json::Value& choice, json::Value& chat) {
+// Whether all tools that a choice may be of were left out, of these that were sent.
+bool lost_its_tools(const json::Value& choice, const json::Array& sent) {
+  const std::string type = type_of(choice);
+  if (type != "any" && type != "tool") return false;
+  const auto may_be = [&](const json::Value& tool) {
+    const json::Value *name = tool.find("name"), *wanted = choice.find("name");
+    return type == "any" || (name && wanted && *name == *wanted);
+  };
+  return std::ranges::any_of(sent, may_be) &&
+         std::ranges::none_of(
+             sent, [&](const json::Value& tool) { return may_be(tool) && !is_of_service(tool); });
+}
+
+// `tools`: as they were sent.
+void set_choice(const json::Value& choice, const json::Value* tools, json::Value& chat,
+                RequestWarnings& warnings) {
+  if (tools && tools->is_array() && lost_its_tools(choice, tools->as_array()))
+    return warnings.add("tool_choice is ignored: its tool is left out");
   chat.set("tool_choice", choice_of(choice));
   const json::Value* one = choice.find("disable_parallel_tool_use");
   if (!one || one->is_null()) return;
@@ -314,7 +342,7 @@ bool translate(const std::string& key, const json::Value& value, json::Value& ch
   else if (key == "context_management")
     check_edits(value, warnings);
   else if (key == "tool_choice")
-    set_choice(value, chat);
+    return true;  // it is read behind the tools
   else if (key == "output_format")
     chat.set("response_format", format_of(value));
   else if (key == "output_config" && value.is_object())
@@ -326,6 +354,12 @@ bool translate(const std::string& key, const json::Value& value, json::Value& ch
   return true;
 }
 
+// An answer that has been begun with nothing.
+bool is_begun_without_words(const json::Value& message) {
+  return member(message, "role") == json::Value("assistant") && !message.find("tool_calls") &&
+         !message.find("reasoning_content") && member(message, "content") == json::Value("");
+}
+
 }  // namespace
 
 json::Value chat_body_of(const json::Value& body, const ThoughtSeal* seal,
@@ -335,6 +369,7 @@ json::Value chat_body_of(const json::Value& body, const ThoughtSeal* seal,
   const json::Value* most = body.find("max_tokens");
   if (!most || most->is_null()) fail_usage("expected \"max_tokens\" in the body");
   json::Array messages = Conversation(seal, warnings).messages_of(body);
+  if (is_begun_without_words(last_of(messages)) && messages.size() > 1) messages.pop_back();
   const json::Value& last = last_of(messages);
   const bool goes_on = member(last, "role") == json::Value("assistant");
   if (goes_on && last.find("tool_calls"))
@@ -342,6 +377,8 @@ json::Value chat_body_of(const json::Value& body, const ThoughtSeal* seal,
   json::Value chat = json::Object{{"messages", std::move(messages)}};
   for (const auto& [key, value] : body.as_object())
     if (!value.is_null() && !translate(key, value, chat, warnings)) chat.set(key, value);
+  if (const json::Value* choice = body.find("tool_choice"); choice && !choice->is_null())
+    set_choice(*choice, body.find("tools"), chat, warnings);
   if (goes_on) chat.set("continue_final_message", true);
   return chat;
 }

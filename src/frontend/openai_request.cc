@@ -310,7 +310,8 @@ void expect_words(const json::Value& body) {
   if (!messages || !messages->is_array()) return;
   for (const json::Value& message : messages->as_array()) {
     const json::Value *role = message.find("role"), *content = message.find("content");
-    if (role && *role == json::Value("user") && content && is_empty(*content))
+    const bool is_user = role && *role == json::Value("user");
+    if (is_user && (!content || content->is_null() || is_empty(*content)))
       throw FieldError("messages", "expected words in a user's message, found none");
   }
 }

@@ -61,12 +61,11 @@ class Items {
     if (type.ends_with("_call_output")) return add_output(item);
     const json::Value* role = item.find("role");
     const json::Value* content = item.find("content");
-    const bool is_message = (type.empty() || type == "message") && role && content;
-    if (is_message) return add_message(*role, *content);
+    const bool is_message = (type.empty() || type == "message") && role;
+    if (is_message) return add_message(*role, content ? *content : json::Value());
     if (type.empty() || type == "message" || type == "item_reference" || type == "function_call")
       fail_usage(
-          "expected messages with role and content, thoughts, or calls and their outputs, as "
-          "input, found {}",
+          "expected messages with a role, thoughts, or calls and their outputs, as input, found {}",
           json::excerpt(item));
     warnings_.add("items of type " + type + " are left out");
   }
@@ -125,8 +124,7 @@ class Items {
     else
       for (const char* key : {"action", "operation"})
         if (const json::Value* what = item.find(key)) arguments = json::dump(*what);
-    if (name == json::Value("") || arguments.is_null())
-      fail_usage("expected call_id, name and arguments in {}", json::excerpt(item));
+    if (name == json::Value("")) fail_usage("expected call_id and name in {}", json::excerpt(item));
     const bool goes_on = !messages_.empty() && (last_of(messages_).find("tool_calls") ||
                                                 waits_for_words(last_of(messages_)));
     if (!goes_on) messages_.push_back(json::Object{{"role", "assistant"}, {"content", ""}});
@@ -257,12 +255,38 @@ void check_truncation(const json::Value& value) {
     fail_usage("expected truncation auto or disabled, found {}", json::excerpt(value));
 }
 
-// {"type": "function", "name": ...}, or a custom tool's.
-json::Value choice_of(const json::Value& choice) {
-  if (text_in(choice, "type") != "custom") return choice;
-  json::Value function = choice;
-  function.set("type", "function");
-  return function;
+// Those of the tools that {"type": "allowed_tools", "mode": ..., "tools": [...]} names.
+json::Value allowed_tools(const json::Value& tools, const json::Value& choice) {
+  const json::Value* named = choice.find("tools");
+  if (!named || !named->is_array())
+    fail_usage("expected tools as a list in {}", json::excerpt(choice));
+  json::Array allowed;
+  for (const json::Value& tool : tools.as_array())
+    if (std::ranges::any_of(named->as_array(), [&](const json::Value& one) {
+          return text_in(one, "name") == text_in(*tool.find("function"), "name");
+        }))
+      allowed.push_back(tool);
+  return allowed;
+}
+
+// "auto" and its like, {"type": "function", "name": ...}, or a custom tool's. One of a tool that a
+// service would run is none.
+void set_choice(const json::Value& given, json::Value& chat, RequestWarnings& warnings) {
+  const std::string type = text_in(given, "type");
+  json::Value choice = given;
+  if (type == "custom") choice.set("type", "function");
+  if (type == "allowed_tools") {
+    const json::Value* tools = chat.find("tools");
+    if (tools) chat.set("tools", allowed_tools(*tools, given));
+    choice = text_in(given, "mode") == "required" ? "required" : "auto";
+  }
+  const bool is_known =
+      !given.is_object() || type == "function" || type == "custom" || type == "allowed_tools";
+  const json::Value* tools = chat.find("tools");
+  const bool has_tools = tools && !tools->as_array().empty();
+  if (!is_known || (!has_tools && choice != json::Value("auto") && choice != json::Value("none")))
+    return warnings.add("tool_choice is ignored: none of its tools is left");
+  chat.set("tool_choice", std::move(choice));
 }
 
 // A field that a chat completion names otherwise or does not have. False: it has the same.
@@ -279,7 +303,7 @@ bool translate(const std::string& key, const json::Value& value, json::Value& ch
     within("tools", [&] { tools.add(value); });
     if (!tools.all.empty()) chat.set(key, std::move(tools.all));
   } else if (key == "tool_choice") {
-    chat.set(key, choice_of(value));
+    // It is read behind the tools.
   } else if (key == "truncation") {
     check_truncation(value);
   } else if (key == "max_output_tokens") {
@@ -313,6 +337,8 @@ json::Value chat_body_of(const json::Value& body, const json::Array* earlier,
       {"messages", within("messages", [&] { return messages_of(body, earlier, seal, warnings); })}};
   for (const auto& [key, value] : body.as_object())
     if (!value.is_null() && !translate(key, value, chat, warnings)) chat.set(key, value);
+  if (const json::Value* choice = body.find("tool_choice"); choice && !choice->is_null())
+    within("tool_choice", [&] { set_choice(*choice, chat, warnings); });
   return chat;
 }
 

@@ -56,6 +56,52 @@ class Kin(unittest.TestCase):
         self.assertIn("I would rather not.", prompt)
         self.ask("/v1/chat/completions", 400, messages=[HI, {"role": "assistant", "content": [{"type": "audio", "audio": {"id": "a"}}]}, HI])
 
+    def told(self, path, **body):
+        """The status, the warning and the answer."""
+        status, headers, answer = self.served.ask("POST", path, body)
+        return status, headers["X-Invar-Warning"] or "", answer
+
+    def test_a_choice_of_tools_of_which_none_is_left(self):
+        search, own = {"type": "web_search_20250305", "name": "web_search"}, {"name": "f", "input_schema": {"type": "object"}}
+        ask = lambda tools, choice: self.told("/v1/messages", max_tokens=2, messages=[HI], tools=tools, tool_choice=choice)
+        for tools, choice in (([search], {"type": "any"}), ([search], {"type": "tool", "name": "web_search"}),
+                              ([search, own], {"type": "tool", "name": "web_search"}), ([search], {"type": "auto", "disable_parallel_tool_use": True})):
+            status, warning, answer = ask(tools, choice)
+            self.assertEqual((status, "left out" in warning), (200, True), answer)
+        for tools, choice in (([own], {"type": "tool", "name": "g"}), ([], {"type": "any"})):
+            self.assertEqual(ask(tools, choice)[0], 400, "the control: a tool that nobody sent")
+        self.assertEqual(ask([own], {"type": "any"})[:2], (200, ""))
+        own = {"type": "function", "name": "f", "parameters": SCHEMA}
+        ask = lambda tools, choice: self.told("/v1/responses", max_output_tokens=40, input="Hi", tools=tools, tool_choice=choice, seed=2)
+        for tools, choice in (([{"type": "web_search"}], "required"), ([{"type": "web_search"}], {"type": "web_search"}),
+                              ([own, {"type": "web_search"}], {"type": "web_search"})):
+            status, warning, answer = ask(tools, choice)
+            self.assertEqual((status, "tool_choice is ignored" in warning), (200, True), answer)
+        allowed = {"type": "allowed_tools", "mode": "required", "tools": [{"type": "function", "name": "f"}]}
+        status, warning, answer = ask([own, {**own, "name": "g"}], allowed)
+        self.assertEqual((status, warning, answer["output"][-1]["name"]), (200, "", "f"))
+        self.assertEqual(ask([own], {"type": "function", "name": "g"})[0], 400)
+
+    def test_what_is_left_of_a_conversation(self):
+        run = {"type": "web_search_tool_result", "tool_use_id": "s", "content": []}
+        begun = {"role": "assistant", "content": "Once"}
+        ask = lambda *messages: self.told("/v1/messages/render", max_tokens=8, messages=[HI, *messages])
+        status, _, answer = ask(begun, {"role": "user", "content": [run]})
+        self.assertEqual((status, "left out alone" in answer["error"]["message"]), (400, True), "else the answer went on with the assistant's words")
+        plain = ask()[2]["prompt"]
+        for nothing in ("", [], None, [{"type": "redacted_thinking", "data": "x"}]):
+            self.assertEqual(ask({"role": "assistant", "content": nothing})[2]["prompt"], plain, "an answer that begins with nothing")
+        self.assertNotEqual(ask(begun)[2]["prompt"], plain, "the control")
+        for role, status in (("assistant", 200), ("user", 400)):
+            for message in ({"role": role}, {"role": role, "content": None}):
+                self.assertEqual(ask(message, HI)[0], status, message)
+        call = {"type": "function_call", "call_id": "c", "name": "f"}
+        result = {"type": "function_call_output", "call_id": "c", "output": "ok"}
+        shown = [self.ask("/v1/responses/render", input=[HI, {**call, **arguments}, result, {"role": "assistant"}, HI])["prompt"]
+                 for arguments in ({}, {"arguments": None}, {"arguments": ""}, {"arguments": "{}"})]
+        self.assertEqual(len(set(shown)), 1)
+        self.ask("/v1/responses/render", 400, input=[HI, {"type": "function_call", "call_id": "c"}])
+
     def test_a_schema_is_held_to_wherever_it_stands(self):
         named = {"name": "x", "schema": SCHEMA}
         for form in ({"type": "json_schema", "schema": SCHEMA}, {"type": "json_object", "schema": SCHEMA}, {"type": "json_object", "json_schema": named},
@@ -79,6 +125,32 @@ class Kin(unittest.TestCase):
             for seed in range(3):
                 call = self.chat(tools=tools, tool_choice="required", max_tokens=60, seed=seed)["choices"][0]["message"]["tool_calls"][0]["function"]
                 self.assertTrue(call["arguments"].startswith("{"), call)
+
+    def test_a_form_that_is_complete_ends_before_min_tokens(self):
+        boolean = {"type": "json_schema", "json_schema": {"name": "x", "schema": {"type": "boolean"}}}
+        tools = [{"type": "function", "function": {"name": "f", "parameters": SCHEMA}}]
+        for form in ({"structured_outputs": {"choice": ["yes", "no"]}}, {"structured_outputs": {"regex": "a{3}"}}, {"response_format": boolean},
+                     {"structured_outputs": {"grammar": 'root ::= "ab" | "c"'}}, {"tools": tools, "tool_choice": "required"}):
+            for more in ({}, {"ignore_eos": True}, {"stop": ["zzz"]}):
+                told = self.chat(min_tokens=35, **form, **more)
+                self.assertIn(told["choices"][0]["finish_reason"], ("stop", "tool_calls"))
+                self.assertLess(told["usage"]["completion_tokens"], 35, form)
+                plain = self.chat(**form, **more)["choices"][0]["message"]
+                for call in plain.get("tool_calls", []) + told["choices"][0]["message"].get("tool_calls", []):
+                    call.pop("id")
+                self.assertEqual(told["choices"][0]["message"], plain, "it says what it would say")
+        for open_form in ({"structured_outputs": {"regex": "a*"}}, {}):
+            told = self.chat(min_tokens=35, **open_form)
+            self.assertGreaterEqual(told["usage"]["completion_tokens"], 35, "the control: a form that may go on")
+
+    def test_no_stop_string_counts_before_min_tokens(self):
+        ask = lambda **more: self.ask("/v1/completions", prompt="Once", max_tokens=40, seed=1, stop=["e"], **more)["choices"][0]
+        short, long = ask(), ask(min_tokens=30)
+        self.assertEqual([short["finish_reason"], short["stop_reason"]], ["stop", "e"])
+        self.assertNotIn("e", short["text"])
+        self.assertTrue(long["text"].startswith(short["text"] + "e"))
+        whole = self.ask("/v1/completions", prompt="Once", max_tokens=40, seed=1)["choices"][0]["text"]
+        self.assertTrue(whole.startswith(long["text"]) and len(long["text"]) > 30)
 
     def test_what_trainers_ask_for_is_known_or_refused(self):
         ask = lambda status=200, **kwargs: self.ask("/generate/", status, prompts=["Once"], n=1, max_tokens=4, generation_kwargs=kwargs)
