@@ -1,3 +1,4 @@
+// Opens a journal, and writes what is asked of it in the order in which it is asked.
 #include "journal.h"
 
 #include <fcntl.h>
@@ -9,17 +10,15 @@
 #include <cstring>
 #include <future>
 
-#include "line_mark.h"
+#include "journal_connections.h"
 #include "lines.h"
 #include "log_check.h"
-#include "sqlite.h"
 
 namespace invar::server {
 
 namespace {
 
 using sqlite::Connection;
-using sqlite::Statement;
 
 constexpr int kLongWal = 1000;  // pages: past this the log is copied into the file
 
@@ -32,84 +31,7 @@ int lock_of(const std::string& path) {
   fail("{}: another process has this journal open", path);
 }
 
-// Damage stops the start unless it is accepted: a server that went on without a word would answer
-// an idempotency key that it has forgotten with another answer.
-void report(const std::string& damage, const JournalOptions& options) {
-  if (damage.empty()) return;
-  if (!options.accept_loss)
-    fail("{}; --journal-accept-loss goes on without them, and takes their idempotency keys for new",
-         damage);
-  fmt::print(stderr, "invar: warning: {}\n", damage);
-}
-
-// Lines that were admitted and are not in the file.
-void report_cut(const std::string& path, int64_t found, int64_t admitted, bool strict) {
-  if (found >= admitted) return;
-  const std::string lost = fmt::format(
-      "{}: the last {} of {} lines that were admitted are lost, as where the log {}-wal is cut off "
-      "or deleted",
-      path, admitted - found, admitted, path);
-  if (strict)
-    fail(
-        "{}; restore it, or start without --journal-strict, which takes their idempotency keys for "
-        "new",
-        lost);
-  fmt::print(stderr, "invar: warning: {}; their idempotency keys are taken for new\n", lost);
-}
-
-// What SQLite finds wrong with the file, or nothing.
-std::string wrong_pages(Connection& in) {
-  const std::string found = in.query_text("PRAGMA integrity_check(1)");
-  return found == "ok" ? "" : found;
-}
-
 }  // namespace
-
-// The thread that writes has one connection, the one that copies the log another, readers a third.
-struct Journal::Connections {
-  Connections(const std::string& path, const JournalOptions& options)
-      : writer(path), checkpointer(path), reader(path), mark(path + ".mark") {
-    prepare(path, options);
-    last_line = writer.query_integer("SELECT seq FROM sqlite_sequence WHERE name = 'line'");
-    report_cut(path, last_line, mark.lines(), options.strict);
-    mark.write(last_line);
-    insert.emplace(writer, kInsertLine);
-    update.emplace(writer, "UPDATE line SET outcome = ? WHERE id = ? AND outcome IS NULL");
-    settle.emplace(writer, kSettleCached);
-    settled.emplace(writer, kSelectCached);
-    conversations.emplace(writer);
-    retention.emplace(writer, *conversations, options.quota);
-  }
-
-  void prepare(const std::string& path, const JournalOptions& options) {
-    const std::string wrong = wrong_pages(writer);
-    if (!wrong.empty())
-      fail(
-          "{}: the file was changed and cannot be read as it was written ({}); restore it, or "
-          "begin another",
-          path, wrong);
-    if (writer.query_text("PRAGMA journal_mode = WAL") != "wal")
-      fail("{}: expected a file system with a write-ahead log, found none", path);
-    writer.execute(options.sync == JournalOptions::Sync::power_loss
-                       ? "PRAGMA synchronous = FULL"
-                       : "PRAGMA synchronous = NORMAL");
-    // Cut off when it begins again: what stands in it is of one log (log_check.cc).
-    writer.execute("PRAGMA journal_size_limit = 0");
-    prepare_schema(writer, path);
-    if (const std::string changed = changed_lines(writer); !changed.empty())
-      report(fmt::format("{}: {}", path, changed), options);
-    checkpointer.query_integer("PRAGMA schema_version");  // reading opens the log
-  }
-
-  Connection writer, checkpointer;
-  mutable std::mutex reading;
-  Connection reader;
-  LineMark mark;
-  int64_t last_line = 0;  // its number
-  std::optional<Statement> insert, update, settle, settled;
-  std::optional<Conversations> conversations;
-  std::optional<Retention> retention;
-};
 
 struct Journal::Operation {
   enum class Kind { admit, end, keep, settle_cached, forget, forget_one, nothing };
@@ -166,7 +88,7 @@ struct Journal::Operation {
 
 Journal::Journal(const std::string& path, const JournalOptions& options) : lock_(lock_of(path)) {
   try {
-    report(lost_frames(path + "-wal"), options);
+    report_damage(lost_frames(path + "-wal"), options);
     connections_ = std::make_unique<Connections>(path, options);
   } catch (...) {
     ::close(lock_);
@@ -359,82 +281,6 @@ void Journal::checkpoint_loop() {
     sqlite3_wal_checkpoint_v2(connections_->checkpointer.get(), nullptr, SQLITE_CHECKPOINT_PASSIVE,
                               nullptr, nullptr);
   }
-}
-
-std::optional<JournalLine> Journal::find(const std::string& id) const {
-  const std::lock_guard lock(connections_->reading);
-  Statement row(connections_->reader, (std::string(kSelectLines) + "WHERE id = ?").c_str());
-  return row.bind(id).step() ? std::optional(read_line(row)) : std::nullopt;
-}
-
-std::optional<JournalLine> Journal::find_key(const std::string& owner,
-                                             const std::string& key) const {
-  const std::lock_guard lock(connections_->reading);
-  Statement row(connections_->reader,
-                (std::string(kSelectLines) + "WHERE owner = ? AND idempotency_key = ?").c_str());
-  for (const std::string& one : {owner, std::string(kUnknownOwner)})
-    if (row.reset().bind(one).bind(key).step()) return read_line(row);
-  return std::nullopt;
-}
-
-std::optional<Conversation> Journal::find_conversation(const std::string& id) const {
-  const std::lock_guard lock(connections_->reading);
-  return server::find_conversation(connections_->reader, id);
-}
-
-std::optional<std::string> Journal::find_input(const std::string& id) const {
-  const std::lock_guard lock(connections_->reading);
-  Statement row(connections_->reader, "SELECT input FROM said WHERE id = ?");
-  return row.bind(id).step() ? std::optional<std::string>(row.bytes(0)) : std::nullopt;
-}
-
-int64_t Journal::bytes_of_line(const std::string& id) const {
-  const std::lock_guard lock(connections_->reading);
-  Statement row(connections_->reader, "SELECT bytes FROM line WHERE id = ?");
-  return row.bind(id).step() ? row.integer(0) : 0;
-}
-
-int64_t Journal::bytes_of_key(const std::string& owner, const std::string& key) const {
-  const std::lock_guard lock(connections_->reading);
-  Statement row(
-      connections_->reader,
-      "SELECT MAX(bytes) FROM line WHERE owner IN (?, 'unknown') AND idempotency_key = ?");
-  return row.bind(owner).bind(key).step() ? row.integer(0) : 0;
-}
-
-int64_t Journal::bytes_of_conversation(const std::string& id) const {
-  const std::lock_guard lock(connections_->reading);
-  return conversation_bytes(connections_->reader, id);
-}
-
-std::vector<JournalLine> Journal::unfinished() const {
-  const std::lock_guard lock(connections_->reading);
-  Statement rows(connections_->reader,
-                 (std::string(kSelectLines) + "WHERE outcome IS NULL ORDER BY number").c_str());
-  std::vector<JournalLine> lines;
-  while (rows.step()) {
-    try {
-      lines.push_back(read_line(rows));
-    } catch (const sqlite::SqliteError&) {
-      throw;
-    } catch (const Error&) {  // one that was changed: said when the journal was opened
-    }
-  }
-  return lines;
-}
-
-std::vector<JournalLine> Journal::all() const {
-  const std::lock_guard lock(connections_->reading);
-  Statement rows(connections_->reader, (std::string(kSelectLines) + "ORDER BY number").c_str());
-  std::vector<JournalLine> lines;
-  while (rows.step()) lines.push_back(read_line(rows));
-  return lines;
-}
-
-std::string Journal::check_integrity() const {
-  const std::lock_guard lock(connections_->reading);
-  const std::string wrong = wrong_pages(connections_->reader);
-  return wrong.empty() ? changed_lines(connections_->reader) : wrong;
 }
 
 }  // namespace invar::server
