@@ -1,7 +1,7 @@
+// A run of reinforcement learning: rollouts, what is learned from them, checkpoints.
 #include "train/rl/rl_run.h"
 
 #include <filesystem>
-#include <numeric>
 
 #include "base/atomic_file.h"
 #include "base/error.h"
@@ -13,6 +13,7 @@
 #include "train/rl/conversations.h"
 #include "train/rl/policy_rows.h"
 #include "train/rl/rl_metrics.h"
+#include "train/rl/rollout_scores.h"
 #include "train/rl/rounding.h"
 #include "weights/hf_directory.h"
 #include "weights/weights_digest.h"
@@ -110,6 +111,7 @@ class Run {
     t.model.spec.mtp_layers = 0;
     if (t.lora.is_on()) open_base(recipe_.model, t.model, t.lora);
     columns_ = routed_columns(t.model.spec);
+    scores_.emplace(recipe_, columns_);
     if (recipe_.sampler.replays_routes && columns_ == 0)
       fail_usage("{}: expected a model with experts, whose routes are replayed, found {}",
                  recipe_.path, t.model.spec.family);
@@ -229,130 +231,22 @@ class Run {
     const Rollout rollout = sample(recipe_.seed, corpus::Split::problems, number * recipe_.prompts,
                                    recipe_.prompts, recipe_.answers, step);
     p.rollout_seconds = timer.seconds();
-    TokenScores scores = score(rollout, *trainer_);
+    TokenScores scores = scores_->score(rollout, *trainer_);
     p.entropy = scores.entropy;
-    expect_one_policy(step, rollout, scores);
-    p.mismatch = mismatch(rollout, scores);
+    scores_->expect_one_policy(step, rollout, scores);
+    p.mismatch = scores_->mismatch(rollout, scores);
     p.drafts = rollouts_->drafts();
-    if (columns_ > 0) compare_routes(step, rollout, p);
+    if (columns_ > 0) scores_->compare_routes(step, rollout, *trainer_, p);
     summarize(rollout, p);
     for (int update = 0; update < recipe_.policy.updates; ++update) {
-      if (update > 0) scores = score(rollout, *trainer_);
-      if (update > 0) p.last_update = mismatch(rollout, scores);
+      if (update > 0) scores = scores_->score(rollout, *trainer_);
+      if (update > 0) p.last_update = scores_->mismatch(rollout, scores);
       p.report = trainer_->step(make_training_sample(rollout, scores).rows,
                                 static_cast<double>(rollout.answers.size()));
     }
     hand_over();
     p.training_seconds = timer.seconds() - p.rollout_seconds;
     return p;
-  }
-
-  PackedAnswers pack(const Rollout& rollout, std::span<const size_t> chosen) const {
-    std::vector<const std::vector<int32_t>*> prompts, answers;
-    for (const size_t i : chosen) {
-      prompts.push_back(&rollout.prompt_of(i));
-      answers.push_back(&rollout.answers[i].tokens);
-    }
-    const TrainerOptions& t = recipe_.trainer;
-    PackedAnswers packed = pack_answers(prompts, answers, t.context, t.groups, t.model.eos_ids[0]);
-    for (size_t n = 0; n < chosen.size(); ++n)
-      for (int32_t i = 0; i < packed.places[n].tokens; ++i)
-        if (rollout.answers[chosen[n]].is_given(static_cast<size_t>(i))) {
-          const PackedAnswers::Place& place = packed.places[n];
-          packed.rows[place.row].weights[static_cast<size_t>(place.first + i)] = 0;
-        }
-    if (recipe_.sampler.replays_routes) replay_routes(rollout, chosen, packed);
-    return packed;
-  }
-
-  // Where the answer's first position stands in its row.
-  int64_t first_position(const Rollout& rollout, size_t answer,
-                         const PackedAnswers::Place& place) const {
-    return place.first + 1 - std::ssize(rollout.prompt_of(answer));
-  }
-
-  // The sampler's experts of all tokens but the last of each answer, which it did not compute.
-  void replay_routes(const Rollout& rollout, std::span<const size_t> chosen,
-                     PackedAnswers& packed) const {
-    for (size_t n = 0; n < chosen.size(); ++n) {
-      const PackedAnswers::Place& place = packed.places[n];
-      std::vector<int16_t>& routes = packed.rows[place.row].routes;
-      routes.resize(static_cast<size_t>(recipe_.trainer.context * columns_), -1);
-      std::ranges::copy(rollout.answers[chosen[n]].routed_experts,
-                        routes.begin() + first_position(rollout, chosen[n], place) * columns_);
-    }
-  }
-
-  // Of a model with experts: the routes of the sampler's tokens that the trainer's routers would
-  // not have chosen.
-  void compare_routes(int64_t step, const Rollout& rollout, RlProgress& p) const {
-    std::vector<size_t> all(rollout.answers.size());
-    std::iota(all.begin(), all.end(), size_t{0});
-    PackedAnswers packed = pack(rollout, all);
-    for (PackedRow& row : packed.rows) row.routes.clear();
-    const std::vector<int32_t> own = trainer_->routed_experts(packed.rows);
-    const auto context = static_cast<int64_t>(recipe_.trainer.context);
-    for (const size_t i : all) {
-      const PackedAnswers::Place& place = packed.places[i];
-      const int64_t row = static_cast<int64_t>(place.row);
-      const int32_t* trainer =
-          &own[static_cast<size_t>((row * context + first_position(rollout, i, place)) * columns_)];
-      const std::vector<int16_t>& sampler = rollout.answers[i].routed_experts;
-      for (size_t at = 0; at < sampler.size();)
-        for (const LayerSpec& layer : recipe_.trainer.model.spec.layer_specs) {
-          const auto chosen = static_cast<size_t>(layer.chosen_experts());
-          if (chosen == 0) continue;
-          ++p.mismatch.routes;
-          p.mismatch.different_routes +=
-              !std::equal(trainer + at, trainer + at + chosen, &sampler[at]);
-          at += chosen;
-        }
-    }
-    if (recipe_.samples_trained_policy() && p.mismatch.different_routes > 0)
-      fail("step {}: expected the trainer's experts, found others in {} of the sampler's {} routes",
-           step, p.mismatch.different_routes, p.mismatch.routes);
-  }
-
-  TokenScores score(const Rollout& rollout, Trainer& trainer) const {
-    std::vector<size_t> all(rollout.answers.size());
-    std::iota(all.begin(), all.end(), size_t{0});
-    const PackedAnswers packed = pack(rollout, all);
-    std::vector<float> entropies;
-    const std::vector<float> found = trainer.log_probabilities(packed.rows, &entropies);
-    TokenScores scores;
-    double tokens = 0;
-    for (const Answer& answer : rollout.answers) tokens += static_cast<double>(answer.sampled());
-    for (const PackedAnswers::Place& place : packed.places) {
-      const auto first = found.begin() + place.index(recipe_.trainer.context);
-      scores.log_probabilities.emplace_back(first, first + place.tokens);
-    }
-    for (const float entropy : entropies) scores.entropy += double{entropy} / tokens;
-    return scores;
-  }
-
-  // Where the sampler is the trained policy they agree to the bit.
-  void expect_one_policy(int64_t step, const Rollout& rollout, const TokenScores& scores) const {
-    if (!recipe_.samples_trained_policy()) return;
-    for (size_t i = 0; i < rollout.answers.size(); ++i)
-      for (size_t t = 0; t < rollout.answers[i].tokens.size(); ++t) {
-        const float sampler = rollout.answers[i].log_probabilities[t];
-        const float trainer = scores.log_probabilities[i][t];
-        if (sampler != trainer && !rollout.answers[i].is_given(t))
-          fail(
-              "step {}: expected the trainer's log-probability {}, found {} from the sampler for "
-              "sequence {}, position {}",
-              step, trainer, sampler, i, rollout.prompt_of(i).size() + t);
-      }
-  }
-
-  // The sampler beside the trainer.
-  Mismatch mismatch(const Rollout& rollout, const TokenScores& scores) const {
-    MismatchMeter meter(recipe_.policy.clip, recipe_.policy.clip_high);
-    for (size_t i = 0; i < rollout.answers.size(); ++i)
-      for (size_t t = 0; t < rollout.answers[i].tokens.size(); ++t)
-        if (!rollout.answers[i].is_given(t))
-          meter.add(rollout.answers[i].log_probabilities[t], scores.log_probabilities[i][t]);
-    return meter.result();
   }
 
   static void summarize(const Rollout& rollout, RlProgress& p) {
@@ -372,14 +266,14 @@ class Run {
   // Rows whose weights are the policy's loss. Answers that teach nothing are left out.
   PackedAnswers make_training_sample(const Rollout& rollout, const TokenScores& scores) const {
     TokenScores reference;
-    if (reference_) reference = score(rollout, *reference_);
+    if (reference_) reference = scores_->score(rollout, *reference_);
     const Lesson lesson{.rollout = rollout,
                         .scores = scores,
                         .reference = reference_ ? &reference : nullptr,
                         .advantages = advantages_of(rollout, recipe_.policy.method),
                         .most_tokens = double(recipe_.max_tokens) * recipe_.turns};
     const std::vector<size_t> chosen = lesson.chosen();
-    PackedAnswers sample = pack(rollout, chosen);
+    PackedAnswers sample = scores_->pack(rollout, chosen);
     weigh(lesson, recipe_.policy, chosen, sample);
     return sample;
   }
@@ -412,7 +306,8 @@ class Run {
   std::unique_ptr<Rollouts> rollouts_;
   std::unique_ptr<Trainer> trainer_;
   std::unique_ptr<Trainer> reference_;  // of the first weights, or null
-  int64_t columns_ = 0;                 // experts that a token goes through, in all layers
+  std::optional<RolloutScores> scores_;
+  int64_t columns_ = 0;  // experts that a token goes through, in all layers
   int64_t steps_here_ = 0;
   int64_t saved_ = 0;  // the step of the last checkpoint
 };
