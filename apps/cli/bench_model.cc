@@ -7,9 +7,7 @@
 
 #include "base/error.h"
 #include "base/timer.h"
-#include "bench_prompt.h"
-#include "bench_steps.h"
-#include "command.h"
+#include "bench_model.h"
 #include "kernels/limits.h"
 #include "median.h"
 #include "switch_flag.h"
@@ -18,160 +16,11 @@ namespace invar::cli {
 
 namespace {
 
-struct BenchFlags {
-  ModelFlags model;
-  std::vector<std::string> sets;  // instruction sets to force one after the other
-  bool against_control = false;
-  bool profile = false, sweep = false, alone = false, scaling = false;
-  std::vector<int> batches = {1, 2, 4, 8, 16, 32, 64};  // of a sweep
-  std::vector<int> prompts = {16, 32, 64, 128, 256, 512, 1024, 2048};
-  StepFlags steps;
-  int rounds = 3;
-  int64_t limit_mib = 1536;
-  std::optional<bool> async_scheduling;
-};
-
 // One figure with what bounds it.
 struct Row {
   std::string what, unit;
   double value = 0, limit = 0;  // the limit in the same unit; 0 when there is none
 };
-
-class Ignore final : public OutputSink {
- public:
-  void on_token(const TokenOutput&) override {}
-};
-
-// Seconds of the whole, and of the steps after every prompt was computed.
-struct Seconds {
-  double total = 0, decode = 0;
-  double idle = 0;  // of a device, between the steps that decode
-  int decode_steps = 0;
-};
-
-// `sequences` prompts of `prompt` tokens, each answered with `answer` tokens, hashes off. `times`
-// (or null) gets the steps that decode, or without such steps all of them.
-Seconds run_requests(const std::shared_ptr<Model>& model, int sequences, int prompt, int answer,
-                     int max_rows, std::optional<bool> async_scheduling,
-                     OperationTimes* times = nullptr) {
-  EngineOptions options;
-  options.async_scheduling = async_scheduling;
-  options.scheduler.max_num_seqs = sequences;
-  options.scheduler.max_num_batched_tokens = std::max(max_rows, sequences);
-  options.scheduler.max_model_len = prompt + answer;
-  options.prefix_caching = false;  // the prompts of the warm run come again
-  Instance instance({.model = model->options(), .engine = options}, model);
-  Engine& engine = instance.engine();
-  const auto submit = [&](int64_t first_id, int tokens) {
-    for (int s = 0; s < sequences; ++s) {
-      Request request{.id = first_id + s, .hash_logits = false};
-      request.prompt = bench_prompt(s, prompt, model->spec().vocab);
-      request.params.temperature = 0;
-      request.params.max_tokens = tokens;
-      engine.add(std::move(request));
-    }
-  };
-  Ignore sink;
-  // Warm: the same answers once, so that the kernel has given, and cleared, all memory they need. A
-  // GPU's step of few rows is recorded when it comes for the second time.
-  const int warm_runs = model->device().is_host() ? 1 : 2;
-  for (int run = 0; run < warm_runs; ++run) {
-    submit(run * sequences, answer);
-    while (engine.step(sink)) {
-    }
-  }
-  submit(warm_runs * sequences, answer);
-  Seconds seconds;
-  Timer timer;
-  for (bool is_first = true; engine.has_work(); is_first = false) {
-    engine.set_times(is_first && answer > 1 ? nullptr : times);
-    const Timer step;
-    engine.step(sink);
-    if (engine.last_step().rows == sequences && engine.last_step().samples == sequences &&
-        prompt > 1) {
-      seconds.decode += step.seconds();
-      seconds.idle += engine.last_step().device_idle_seconds;
-      ++seconds.decode_steps;
-    }
-  }
-  seconds.total = timer.seconds();
-  return seconds;
-}
-
-// Of the feed-forward networks that a row goes through in a layer, together.
-double width_of_row(const LayerSpec& layer) {
-  if (!layer.experts()) return layer.ffn_width();
-  const ExpertsSpec& experts = *layer.experts();
-  return double(experts.routing.chosen) * experts.width + experts.shared_width;
-}
-
-// Multiplications and additions of a prompt of n tokens, counted once each, one row of logits.
-double prefill_operations(const DecoderSpec& s, double n) {
-  double per_token = 0;
-  for (const LayerSpec& layer : s.layer_specs) {
-    per_token += double(s.hidden) * (s.query_width() + 2.0 * s.kv_width()) +
-                 double(s.query_width()) * s.hidden + 3.0 * s.hidden * width_of_row(layer);
-    if (layer.experts()) per_token += double(s.hidden) * layer.experts()->routing.experts;
-  }
-  const double attention = s.layers * 2.0 * s.query_width() * n * (n + 1) / 2;
-  return 2 * (per_token * n + attention + double(s.hidden) * s.vocab);
-}
-
-// What bounds a step: `rows` rows with one row of logits each where `logits` says so, which see
-// `places` places in all and read `cached` places of the cache.
-struct StepWork {
-  double rows, logits, places, cached;
-};
-
-// The least seconds that an operation can take, 0 where neither products nor weights bound it.
-double least_seconds(std::string_view operation, const DecoderSpec& s, const StepWork& w,
-                     double peak, double bandwidth) {
-  const auto product = [&](double rows, double n, double k) {
-    return std::max(2 * rows * n * k / peak, 2 * n * k / bandwidth);
-  };
-  const double query = s.query_width(), kv = s.kv_width(), ffn = s.layer(0).ffn_width();
-  if (operation == "qkv") return s.layers * product(w.rows, query + 2 * kv, s.hidden);
-  if (operation == "o") return s.layers * product(w.rows, s.hidden, query);
-  if (operation == "gated") return s.layers * product(w.rows, 2.0 * ffn, s.hidden);
-  if (operation == "down") return s.layers * product(w.rows, s.hidden, ffn);
-  if (operation == "logits") return product(w.logits, s.vocab, s.hidden);
-  if (operation == "attention")
-    return s.layers * std::max(4 * query * w.places / peak, 4 * kv * w.cached / bandwidth);
-  return 0;
-}
-
-void print_profile(std::string_view title, const OperationTimes& times, const Seconds& seconds,
-                   int steps, const DecoderSpec& spec, const StepWork& work, double peak,
-                   double bandwidth) {
-  const double step = (seconds.decode_steps > 0 ? seconds.decode : seconds.total) / steps;
-  fmt::print("\n  {}, one step {:.2f} ms\n", title, 1e3 * step);
-  double rest = step;
-  for (const OperationTimes::Entry& entry : times.entries()) {
-    const double own = entry.seconds / steps,
-                 least = least_seconds(entry.name, spec, work, peak, bandwidth);
-    rest -= own;
-    fmt::print("    {:24} {:10.2f} ms  {:5.1f} % {}\n", entry.name, 1e3 * own, 100 * own / step,
-               least > 0 ? fmt::format("  {:5.1f} % of its limit", 100 * least / own) : "");
-  }
-  fmt::print("    {:24} {:10.2f} ms  {:5.1f} %\n", "the rest", 1e3 * rest, 100 * rest / step);
-}
-
-// The operations of one prefill step and of the decode steps.
-void profile(const std::shared_ptr<Model>& model, const BenchFlags& flags, double peak,
-             double bandwidth) {
-  const DecoderSpec& spec = model->spec();
-  OperationTimes times;
-  Seconds seconds = run_requests(model, 1, 512, 1, 512, flags.async_scheduling, &times);
-  print_profile("prefill 512", times, seconds, 1, spec, {512, 1, 512 * 513 / 2, 512}, peak,
-                bandwidth);
-  for (const int batch : {1, 32}) {
-    times = {};
-    seconds = run_requests(model, batch, 16, 128, 512, flags.async_scheduling, &times);
-    const double places = batch * (16 + 64.5);
-    print_profile(fmt::format("decode, batch {}", batch), times, seconds, seconds.decode_steps,
-                  spec, {double(batch), double(batch), places, places}, peak, bandwidth);
-  }
-}
 
 // The set whose units do most of the products of a table.
 std::string peak_set(std::string_view set) {
@@ -207,7 +56,7 @@ struct LongContext {
   }
 };
 
-std::vector<Row> measure(const BenchFlags& flags, ModelOptions options, double bandwidth) {
+std::vector<Row> measure(const ModelBenchFlags& flags, ModelOptions options, double bandwidth) {
   const Timer load_timer;
   const std::shared_ptr<Model> model = open_model({.model = options});
   const double load = load_timer.seconds();
@@ -238,7 +87,7 @@ std::vector<Row> measure(const BenchFlags& flags, ModelOptions options, double b
   }
   progress.clear();
   const double peak = median(peaks);
-  if (flags.profile) profile(model, flags, peak, bandwidth);
+  if (flags.profile) print_profiles(model, flags, peak, bandwidth);
   const double tokens_1 = median(one), tokens_32 = median(many);
   // The peak is that of products of bf16 or f32.
   const auto prefill_row = [&](double tokens, const std::vector<double>& rates) {
@@ -275,89 +124,8 @@ json::Value to_json(const std::vector<Row>& rows) {
   return v;
 }
 
-constexpr int kChunkRows = 8192;  // of a step: longer prompts take several
-
-// Tokens per second of one batch or one prompt, by round; `control` stays empty where it is left
-// out.
-struct SweepRates {
-  std::vector<double> own, control;
-};
-
-void print_sweep_row(const std::string& what, const SweepRates& rates) {
-  if (rates.control.empty()) return fmt::print("  {:20} {:10.1f}\n", what, median(rates.own));
-  std::vector<double> ratios;
-  for (size_t i = 0; i < rates.own.size(); ++i) ratios.push_back(rates.own[i] / rates.control[i]);
-  fmt::print("  {:20} {:10.1f} {:10.1f}   {:6.1f} % of control\n", what, median(rates.own),
-             median(rates.control), 100 * median(ratios));
-}
-
-// Invar, and unless it runs alone `control` in turn, at many batches and lengths: what else the
-// machine does hits both.
-int run_sweep(const BenchFlags& flags, ModelOptions options) {
-  const std::shared_ptr<Model> own = open_model({.model = options});
-  std::shared_ptr<Model> control;
-  if (!flags.alone) {
-    options.arithmetic = "control";
-    control = open_model({.model = options});
-  }
-  if (!flags.model.json)
-    fmt::print("{}, {}{}, medians of {} rounds, tok/s\n\n", options.model, own->identity(),
-               control ? " and control in turn" : "", flags.rounds);
-  json::Array rows;
-  const auto measure_row = [&](const std::string& what,
-                               FunctionRef<double(const std::shared_ptr<Model>&)> rate) {
-    SweepRates rates;
-    for (int round = 0; round < flags.rounds; ++round) {
-      rates.own.push_back(rate(own));
-      if (control) rates.control.push_back(rate(control));
-    }
-    json::Value row = json::Object{{"what", what}, {"tokens_per_second", median(rates.own)}};
-    if (control) row.set("control_tokens_per_second", median(rates.control));
-    rows.push_back(std::move(row));
-    if (!flags.model.json) print_sweep_row(what, rates);
-    std::fflush(stdout);
-  };
-  for (const int batch : flags.batches)
-    measure_row(fmt::format("decode, batch {}", batch), [&](const std::shared_ptr<Model>& model) {
-      const Seconds seconds = run_requests(model, batch, 16, 24, 512, flags.async_scheduling);
-      return batch * seconds.decode_steps / seconds.decode;
-    });
-  for (const int length : flags.prompts) {
-    const std::string what = fmt::format("prefill {}", length);
-    if (length >= own->spec().max_positions) {
-      if (!flags.model.json)
-        fmt::print("  {:20} left out: a prompt has at most {} tokens\n", what,
-                   own->spec().max_positions - 1);
-      continue;
-    }
-    measure_row(what, [&](const std::shared_ptr<Model>& model) {
-      const int rows = std::min(length, kChunkRows);
-      return length / run_requests(model, 1, length, 1, rows, flags.async_scheduling).total;
-    });
-  }
-  if (flags.model.json)
-    fmt::print("{}\n", json::dump(json::Object{{"model", options.model},
-                                               {"identity", own->identity()},
-                                               {"rounds", flags.rounds},
-                                               {"rows", std::move(rows)}},
-                                  2));
-  return 0;
-}
-
-void check_sweep(const BenchFlags& flags) {
-  if (flags.profile || flags.against_control || !flags.sets.empty() ||
-      flags.model.options.arithmetic == "control")
-    fail_usage(
-        "--sweep measures one instruction set and the baseline: leave out --sets, "
-        "--against-control, --profile and --arith control");
-  for (const int n : flags.batches)
-    if (n < 1) fail_usage("expected --batches of 1 or more sequences, found {}", n);
-  for (const int n : flags.prompts)
-    if (n < 1) fail_usage("expected --prompts of 1 or more tokens, found {}", n);
-}
-
 // Of the CPU; a GPU's is measured with the model.
-double cpu_bandwidth(const BenchFlags& flags) {
+double cpu_bandwidth(const ModelBenchFlags& flags) {
   ThreadPool pool(flags.model.options.threads);
   const auto device = make_host_device();
   DeviceArray<std::byte> memory(*device, static_cast<size_t>(flags.limit_mib) << 20,
@@ -380,7 +148,7 @@ std::string share_of(const Row& row) {
 }
 
 // The same for 1, 2, 4, ... threads and for all of them, bandwidth and peak measured with as many.
-int run_scaling(BenchFlags flags, const ModelOptions& options) {
+int run_scaling(ModelBenchFlags flags, const ModelOptions& options) {
   if (options.device != "cpu" || !flags.sets.empty() || flags.against_control || flags.profile)
     fail_usage(
         "--scaling is for the CPU: leave out --device, --sets, --against-control, --profile");
@@ -415,7 +183,7 @@ int run_scaling(BenchFlags flags, const ModelOptions& options) {
   return 0;
 }
 
-int run_bench(BenchFlags flags) {
+int run_bench(ModelBenchFlags flags) {
   if (flags.rounds < 1) fail_usage("expected 1 or more rounds, found {}", flags.rounds);
   ModelOptions& options = flags.model.options;
   const bool on_cpu = options.device == "cpu";
@@ -466,7 +234,7 @@ int run_bench(BenchFlags flags) {
 void add_bench_model(CLI::App& bench, Action& action) {
   CLI::App* command = bench.add_subcommand(
       "model", "Measure decode and prefill of a model (default: bench-473m with random weights)");
-  auto flags = std::make_shared<BenchFlags>();
+  auto flags = std::make_shared<ModelBenchFlags>();
   add_model_flags(*command, flags->model);
   command->add_option("--sets", flags->sets, "Instruction sets to measure one after the other")
       ->delimiter(',');

@@ -1,0 +1,95 @@
+// invar bench model --sweep: many batch sizes and prompt lengths, the baseline in turn.
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "base/error.h"
+#include "bench_model.h"
+#include "median.h"
+
+namespace invar::cli {
+
+namespace {
+
+constexpr int kChunkRows = 8192;  // of a step: longer prompts take several
+
+// Tokens per second of one batch or one prompt, by round; `control` stays empty where it is left
+// out.
+struct SweepRates {
+  std::vector<double> own, control;
+};
+
+void print_sweep_row(const std::string& what, const SweepRates& rates) {
+  if (rates.control.empty()) return fmt::print("  {:20} {:10.1f}\n", what, median(rates.own));
+  std::vector<double> ratios;
+  for (size_t i = 0; i < rates.own.size(); ++i) ratios.push_back(rates.own[i] / rates.control[i]);
+  fmt::print("  {:20} {:10.1f} {:10.1f}   {:6.1f} % of control\n", what, median(rates.own),
+             median(rates.control), 100 * median(ratios));
+}
+
+}  // namespace
+
+int run_sweep(const ModelBenchFlags& flags, ModelOptions options) {
+  const std::shared_ptr<Model> own = open_model({.model = options});
+  std::shared_ptr<Model> control;
+  if (!flags.alone) {
+    options.arithmetic = "control";
+    control = open_model({.model = options});
+  }
+  if (!flags.model.json)
+    fmt::print("{}, {}{}, medians of {} rounds, tok/s\n\n", options.model, own->identity(),
+               control ? " and control in turn" : "", flags.rounds);
+  json::Array rows;
+  const auto measure_row = [&](const std::string& what,
+                               FunctionRef<double(const std::shared_ptr<Model>&)> rate) {
+    SweepRates rates;
+    for (int round = 0; round < flags.rounds; ++round) {
+      rates.own.push_back(rate(own));
+      if (control) rates.control.push_back(rate(control));
+    }
+    json::Value row = json::Object{{"what", what}, {"tokens_per_second", median(rates.own)}};
+    if (control) row.set("control_tokens_per_second", median(rates.control));
+    rows.push_back(std::move(row));
+    if (!flags.model.json) print_sweep_row(what, rates);
+    std::fflush(stdout);
+  };
+  for (const int batch : flags.batches)
+    measure_row(fmt::format("decode, batch {}", batch), [&](const std::shared_ptr<Model>& model) {
+      const Seconds seconds = run_requests(model, batch, 16, 24, 512, flags.async_scheduling);
+      return batch * seconds.decode_steps / seconds.decode;
+    });
+  for (const int length : flags.prompts) {
+    const std::string what = fmt::format("prefill {}", length);
+    if (length >= own->spec().max_positions) {
+      if (!flags.model.json)
+        fmt::print("  {:20} left out: a prompt has at most {} tokens\n", what,
+                   own->spec().max_positions - 1);
+      continue;
+    }
+    measure_row(what, [&](const std::shared_ptr<Model>& model) {
+      const int rows = std::min(length, kChunkRows);
+      return length / run_requests(model, 1, length, 1, rows, flags.async_scheduling).total;
+    });
+  }
+  if (flags.model.json)
+    fmt::print("{}\n", json::dump(json::Object{{"model", options.model},
+                                               {"identity", own->identity()},
+                                               {"rounds", flags.rounds},
+                                               {"rows", std::move(rows)}},
+                                  2));
+  return 0;
+}
+
+void check_sweep(const ModelBenchFlags& flags) {
+  if (flags.profile || flags.against_control || !flags.sets.empty() ||
+      flags.model.options.arithmetic == "control")
+    fail_usage(
+        "--sweep measures one instruction set and the baseline: leave out --sets, "
+        "--against-control, --profile and --arith control");
+  for (const int n : flags.batches)
+    if (n < 1) fail_usage("expected --batches of 1 or more sequences, found {}", n);
+  for (const int n : flags.prompts)
+    if (n < 1) fail_usage("expected --prompts of 1 or more tokens, found {}", n);
+}
+
+}  // namespace invar::cli
