@@ -21,13 +21,13 @@ struct TokenNames {
   std::string text(int32_t token) const;
 };
 
-// The log-probabilities of the prompt and, unless `prompt_only`, of the answer, for an echo.
 // Which weights computed which tokens: [{"weight_version", "tokens", "version", "start", "end"}].
 json::Value weight_versions(const TextAnswer& answer);
 // Whether it can be computed again: to its end, by one model.
 bool can_be_proved(const TextAnswer& answer);
 // Whether an answer says what its log-probabilities are of: where they are not the model's own.
 bool shows_logprobs_mode(const SamplingParams& params);
+// The log-probabilities of the prompt and, unless `prompt_only`, of the answer, for an echo.
 std::vector<TokenLogprobs> all_logprobs(const TextAnswer& answer, bool prompt_only);
 
 json::Value usage(int64_t prompt, int64_t completion);
