@@ -84,6 +84,7 @@ Value make_callable(std::string name, std::function<Value(const Arguments&)> cal
 Value method(Budget& budget, const Value& object, const std::string& name);
 Value filter(Budget& budget, const std::string& name, const Value& input,
              const Arguments& arguments);
+bool is_filter(const std::string& name);
 bool test(Budget& budget, const std::string& name, const Value& value, const Arguments& arguments);
 
 }  // namespace invar::jinja
