@@ -13,6 +13,7 @@ struct Case {
   int split_k = 1;
   bool bias = false, accumulate = false;
   DType type = DType::bf16;
+  bool in_fours = false;  // rows of y are whole 16 bytes, as in models; else of any length
 };
 
 std::string describe(const Case& c, const char* schedule) {
@@ -59,11 +60,18 @@ class Products : public CudaTest {
   template <typename T>
   void check_matmul(Order order, const Case& c) {
     Random random(c.rows * 7919 + c.n * 104729 + c.k * 31 + c.split_k);
-    const auto x = random_rows<T>(gpu(), random, c.rows, c.k);
+    auto x = random_rows<T>(gpu(), random, c.rows, c.k);
     const Weight<T> w(gpu(), random, order, c.n, c.k, 1);
     const Twin<float> bias(gpu(), random_floats(random, c.n));
-    const int64_t stride = c.n + random.below(40);
-    const auto before = random_floats(random, c.rows * stride);
+    const int64_t stride =
+        c.in_fours ? round_up(c.n, 4) + 4 * random.below(10) : c.n + random.below(40);
+    auto before = random_floats(random, c.rows * stride);
+    if (c.in_fours) {  // whatever adds to y flushes subnormals: dots of 0, and odd numbers in y
+      std::fill_n(x.host.begin() + activation_stride(c.k), c.k, T{0});
+      x.upload();
+      const float odd[] = {1e-40f, -1e-40f, -0.0f, 1.2e-38f, -3e38f};
+      for (size_t i = 0; i < before.size(); i += 3) before[i] = odd[i / 3 % 5];
+    }
     Twin<float> y(gpu(), before);
     MatmulParams p{.x = {const_cast<T*>(x.host.data()), kType<T>, activation_stride(c.k)},
                    .w = w.host,
@@ -155,6 +163,9 @@ constexpr Case kHopperMatmuls[] = {{9, 100, 896, 2, true, true},
                                    {257, 389, 200, 1, true, true},
                                    {300, 132, 1024, 4, false, true},
                                    {384, 1536, 320},
+                                   {300, 132, 1024, 4, false, true, DType::bf16, true},
+                                   {128, 96, 128, 2, true, true, DType::bf16, true},
+                                   {260, 77, 512, 8, true, false, DType::bf16, true},
                                    {1, 896, 4864, 8, false, true},
                                    {2, 3000, 896, 1, true},
                                    {1100, 200, 96, 1, false, true},
@@ -171,6 +182,8 @@ TEST_F(Products, HopperMatmul) {
 TEST_F(Products, HopperManyTiles) {
   check_matmul<bf16_t>(Order::hopper, {2200, 1300, 96, 1, true});
   check_matmul<bf16_t>(Order::hopper, {1200, 1900, 256, 8, false, true});
+  check_matmul<bf16_t>(Order::hopper, {1200, 1900, 256, 8, true, true, DType::bf16, true});
+  check_matmul<bf16_t>(Order::hopper, {1100, 1300, 256, 8, false, false, DType::bf16, true});
   check_gated<bf16_t>(Order::hopper, {1300, 800, 160});
   check_matmul<bf16_t>(Order::hopper, {3, 60000, 64});
   check_gated<bf16_t>(Order::hopper, {40, 30000, 64});

@@ -108,7 +108,7 @@ __global__ __launch_bounds__(kThreads<kHeads>,
       fetch<kHeadDim, kHeads>(p, work, queries, keys, values, base, task, rings);
   } else {
     if constexpr (kHeads == 2) more_registers<240>();
-    attend_tasks<kHeadDim>(
+    attend_tasks<kHeadDim, kHeads>(
         work, base, task, rings.keys, rings.values, rings.tasks,
         [&](const auto& out, const auto& out2, const RowState& state, const RowRange& range,
             int64_t t, int head, int lane) {

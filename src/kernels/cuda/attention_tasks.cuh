@@ -60,9 +60,34 @@ struct TileRings {
   }
 };
 
+// Two warpgroups multiply in turns, so that one's products keep the tensor cores busy while the
+// other makes probabilities. Left alone both do the same at the same time. Both take as many turns;
+// one warpgroup alone needs none.
+template <int kWarpgroups>
+class Turns {
+ public:
+  __device__ __forceinline__ explicit Turns(int mine) : mine_(mine) {
+    if (mine_ == 1) pass();  // the first turn is the other's
+  }
+  __device__ __forceinline__ void take() const {
+    if constexpr (kWarpgroups == 2) named_sync(kName + mine_, 256);
+  }
+  __device__ __forceinline__ void pass() const {
+    if constexpr (kWarpgroups == 2) named_arrive(kName + 1 - mine_, 256);
+  }
+  // No arrival is left over.
+  __device__ __forceinline__ void end() const {
+    if (mine_ == 0) take();
+  }
+
+ private:
+  static constexpr int kName = 1;  // of two named barriers
+  int mine_;
+};
+
 // `write_rows` ends and writes what became of a task's rows: (first and second half of the head,
 // state, range, the lane's first row, head, lane).
-template <int kHeadDim, typename WriteRows>
+template <int kHeadDim, int kWarpgroups, typename WriteRows>
 __device__ __forceinline__ void attend_tasks(const TileWork& work, uint32_t base, const Task& task,
                                              Ring key_ring, Ring value_ring, Ring task_ring,
                                              const WriteRows& write_rows) {
@@ -73,11 +98,12 @@ __device__ __forceinline__ void attend_tasks(const TileWork& work, uint32_t base
   const int row = (work.tile_rows == 64 ? 0 : warpgroup * 64) + warp * 16 + lane / 4;
   const uint64_t queries = describe_rows(base + warpgroup * S::kQueryBytes);
   const ScoreScale scale = work.scale;
+  const Turns<kWarpgroups> turns(warpgroup);
   for (;;) {
     barrier_wait(task_ring.full, task_ring.parity);
     task_ring.parity ^= 1;
     const int splits = task.splits;
-    if (splits == 0) return;
+    if (splits == 0) return turns.end();
     const int head = task.head + (work.tile_rows == 64 ? warpgroup : 0);
     const int all_from = task.all_from, all_to = task.all_to;
     const RowRange range = {{task.first[row], task.first[row + 8]},
@@ -141,7 +167,9 @@ __device__ __forceinline__ void attend_tasks(const TileWork& work, uint32_t base
     };
 
     barrier_wait(key_ring.full_now(), key_ring.parity);
+    turns.take();
     multiply_keys();
+    turns.pass();
     steps_wait<0>();
     release(key_ring);
     soften();
@@ -151,11 +179,13 @@ __device__ __forceinline__ void attend_tasks(const TileWork& work, uint32_t base
       const RowState before = state;
       barrier_wait(value_ring.full_now(), value_ring.parity);
       barrier_wait(key_ring.full_now(), key_ring.parity);
+      turns.take();
       multiply_first();
       multiply_keys();
       steps_wait<1>();
       merge(out, part, before);
       multiply_second();
+      turns.pass();
       steps_wait<(kSecond > 0)>();
       release(key_ring);
       soften();
@@ -166,8 +196,10 @@ __device__ __forceinline__ void attend_tasks(const TileWork& work, uint32_t base
     }
     if (lane == 0) barrier_arrive(task_ring.empty);  // queries and task have been read
     barrier_wait(value_ring.full_now(), value_ring.parity);
+    turns.take();
     multiply_first();
     multiply_second();
+    turns.pass();
     steps_wait<0>();
     release(value_ring);
     merge(out, part, state);

@@ -194,7 +194,7 @@ __device__ void attend(const AttentionParams& p, const TileWork& work, uint32_t 
       for (int r = 0; r < 2; ++r)
         if (wanted[r]) clear_padding(p, t + 8 * r, lane % 4, 4);
   };
-  attend_tasks<kHeadDim>(work, base, task, rings.keys, rings.values, rings.tasks, write_rows);
+  attend_tasks<kHeadDim, 2>(work, base, task, rings.keys, rings.values, rings.tasks, write_rows);
 }
 
 template <int kHeadDim>

@@ -17,6 +17,7 @@ struct PlainEnd {
   int64_t stride;
   int n, padded;            // padded: so many outputs are to be computed
   bool in_pairs, in_fours;  // rows of y are whole pairs of 8 bytes, whole 16 bytes
+  bool in_boxes;            // its outputs, too, as the copy engine writes them
 
   // The same of one of several experts, whose rows begin there.
   __device__ PlainEnd of(int expert, int64_t row) const {
@@ -28,10 +29,8 @@ struct PlainEnd {
 
   __device__ void one(int64_t t, int output, float dot) const {
     if (output >= n) return;
-    float value = dot + 0.0f;
-    if (bias) value = value + bias[output];
     float* out = y + t * stride + output;
-    *out = accumulate ? *out + value : value;
+    *out = finished(output, dot, accumulate ? *out : 0.0f);
   }
 
   // Four outputs of a row in two steps: what they are added to, and then the result.
@@ -46,10 +45,13 @@ struct PlainEnd {
     if (output + 3 < n) old.w = from[3];
     return old;
   }
+  // What is written, or added to what is there.
+  __device__ float value(int output, float dot) const {
+    const float value = dot + 0.0f;
+    return bias && output < n ? value + bias[output] : value;
+  }
   __device__ float finished(int output, float dot, float old) const {
-    float value = dot + 0.0f;
-    if (bias && output < n) value = value + bias[output];
-    return accumulate ? old + value : value;
+    return accumulate ? old + value(output, dot) : value(output, dot);
   }
   __device__ void four(int64_t t, int output, float4 dot, float4 old) const {
     const float4 value = {finished(output, dot.x, old.x), finished(output + 1, dot.y, old.y),

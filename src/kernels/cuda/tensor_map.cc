@@ -5,6 +5,7 @@
 
 #include "base/error.h"
 #include "device/cuda/cuda_check.h"
+#include "numerics/storage.h"
 
 namespace invar::cuda {
 
@@ -28,16 +29,18 @@ Encode find_encode() {
 
 }  // namespace
 
-CUtensorMap tensor_map(const void* data, int dims, const uint64_t* sizes, const uint64_t* strides,
-                       const uint32_t* box, bool is_swizzled) {
+CUtensorMap tensor_map(const void* data, DType type, int dims, const uint64_t* sizes,
+                       const uint64_t* strides, const uint32_t* box, bool is_swizzled) {
   static const Encode encode = find_encode();
   static_assert(sizeof(cuuint64_t) == sizeof(uint64_t));
   const cuuint32_t every[5] = {1, 1, 1, 1, 1};
   CUtensorMap map;
   const CUresult status = encode(
-      &map, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, static_cast<cuuint32_t>(dims),
-      const_cast<void*>(data), reinterpret_cast<const cuuint64_t*>(sizes),
-      reinterpret_cast<const cuuint64_t*>(strides), box, every, CU_TENSOR_MAP_INTERLEAVE_NONE,
+      &map,
+      type == DType::f32 ? CU_TENSOR_MAP_DATA_TYPE_FLOAT32_FTZ : CU_TENSOR_MAP_DATA_TYPE_BFLOAT16,
+      static_cast<cuuint32_t>(dims), const_cast<void*>(data),
+      reinterpret_cast<const cuuint64_t*>(sizes), reinterpret_cast<const cuuint64_t*>(strides), box,
+      every, CU_TENSOR_MAP_INTERLEAVE_NONE,
       is_swizzled ? CU_TENSOR_MAP_SWIZZLE_128B : CU_TENSOR_MAP_SWIZZLE_NONE,
       CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
   if (status != CUDA_SUCCESS)

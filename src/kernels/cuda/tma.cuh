@@ -9,6 +9,7 @@
 #include "device/cuda/cuda_check.h"
 #include "device/cuda/cuda_stream.h"
 #include "device/cuda/gpu.h"
+#include "numerics/storage.h"
 
 namespace invar::cuda {
 
@@ -141,6 +142,32 @@ __device__ __forceinline__ void load_box_once(uint32_t to, const CUtensorMap& ma
       : "memory");
 }
 
+// A box of shared memory to these coordinates, or added to what lies there: one f32 addition for
+// each element (numerics 0), made by the L2 cache. Elements outside of the array are left out.
+__device__ __forceinline__ void store_box(const CUtensorMap& map, int c0, int c1, uint32_t from) {
+  asm volatile(
+      "cp.async.bulk.tensor.2d.global.shared::cta.bulk_group [%0, {%1, %2}], [%3];" ::"l"(&map),
+      "r"(c0), "r"(c1), "r"(from)
+      : "memory");
+}
+__device__ __forceinline__ void add_box(const CUtensorMap& map, int c0, int c1, uint32_t from) {
+  asm volatile(
+      "cp.reduce.async.bulk.tensor.2d.global.shared::cta.add.bulk_group [%0, {%1, %2}], [%3];" ::
+          "l"(&map),
+      "r"(c0), "r"(c1), "r"(from)
+      : "memory");
+}
+// This thread's boxes are under way together; all of them have been read; all have arrived.
+__device__ __forceinline__ void boxes_commit() {
+  asm volatile("cp.async.bulk.commit_group;" ::: "memory");
+}
+__device__ __forceinline__ void boxes_are_read() {
+  asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory");
+}
+__device__ __forceinline__ void boxes_are_written() {
+  asm volatile("cp.async.bulk.wait_group 0;" ::: "memory");
+}
+
 // Bytes as they lie: a multiple of 16, from and to multiples of 16.
 __device__ __forceinline__ void load_bytes(uint32_t to, const void* from, uint32_t bytes,
                                            uint32_t barrier) {
@@ -160,6 +187,10 @@ __device__ __forceinline__ void prefetch_bytes(const void* from, uint32_t bytes)
 // barrier.
 __device__ __forceinline__ void stores_are_seen() {
   asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+}
+
+__device__ __forceinline__ void store_shared(uint32_t to, float first, float second) {
+  asm volatile("st.shared.v2.f32 [%0], {%1, %2};" ::"r"(to), "f"(first), "f"(second) : "memory");
 }
 
 // ---- Roles
@@ -223,22 +254,23 @@ __device__ __forceinline__ void wait_for_kernels_before() {
 
 // ---- On the host
 
-// A bf16 array as TMA reads it: `sizes` elements along each dimension, the first one dense;
-// `strides` bytes from one to the next along the others, multiples of 16. A copy takes a box of
-// `box` elements, 64 of the dense dimension; what lies outside of the array is read as zeros. In
-// shared memory a box is rows of 128 bytes at a multiple of 1024, the 16-byte chunk c of row r in
-// slot c ^ (r % 8). Not swizzled a box has rows of any multiple of 16 bytes, as they are.
+// An array of bf16 or f32 as TMA reads it: `sizes` elements along each dimension, the first one
+// dense; `strides` bytes from one to the next along the others, multiples of 16. A copy takes a box
+// of `box` elements, 128 bytes of the dense dimension; what lies outside of the array is read as
+// zeros. In shared memory a box is rows of 128 bytes at a multiple of 1024, the 16-byte chunk c of
+// row r in slot c ^ (r % 8). Not swizzled a box has rows of any multiple of 16 bytes, as they are.
 template <int kDims>
 struct TensorShape {
   uint64_t sizes[kDims];
   uint64_t strides[kDims - 1];
   uint32_t box[kDims];
 };
-CUtensorMap tensor_map(const void* data, int dims, const uint64_t* sizes, const uint64_t* strides,
-                       const uint32_t* box, bool is_swizzled);
+CUtensorMap tensor_map(const void* data, DType type, int dims, const uint64_t* sizes,
+                       const uint64_t* strides, const uint32_t* box, bool is_swizzled);
 template <int kDims>
-CUtensorMap tensor_map(const void* data, const TensorShape<kDims>& shape, bool is_swizzled = true) {
-  return tensor_map(data, kDims, shape.sizes, shape.strides, shape.box, is_swizzled);
+CUtensorMap tensor_map(const void* data, const TensorShape<kDims>& shape, bool is_swizzled = true,
+                       DType type = DType::bf16) {
+  return tensor_map(data, type, kDims, shape.sizes, shape.strides, shape.box, is_swizzled);
 }
 
 constexpr int kMaxSharedBytes = 227 << 10;  // that a block can have
