@@ -3,6 +3,7 @@
 // (numerics 2.1), which meet in the tree of numerics 2. Blocks in pairs share weights (TileTeam).
 #include <algorithm>
 
+#include "kernels/cuda/boxed_end.cuh"
 #include "kernels/cuda/int8.h"
 #include "kernels/cuda/ping_pong.cuh"
 
@@ -128,6 +129,7 @@ template <int kPair>
 __global__ __launch_bounds__(kThreads,
                              1) void int8_runs_kernel(const __grid_constant__ CUtensorMap x,
                                                       const __grid_constant__ CUtensorMap w,
+                                                      const __grid_constant__ CUtensorMap y,
                                                       const Int8Kind kind, const TileGrid grid,
                                                       const PlainEnd end) {
   constexpr int kParkAt = kStagesOfRuns * kStageBytes, kScalesAt = kParkAt + kParkBytes;
@@ -151,6 +153,8 @@ __global__ __launch_bounds__(kThreads,
     wait_for_kernels_before();
     const int half = warpgroup - 1, lane = tid % 32, warp = tid % 128 / 32;
     float* const columns = reinterpret_cast<float*>(shared + kScalesAt) + half * kColumns;
+    const BoxedEnd<kColumns> boxed(y, base + kParkAt + half * BoxedEnd<kColumns>::kBytes, half,
+                                   end);
     RunTree tree;
     tree.parked = reinterpret_cast<float*>(shared + kParkAt) + tid % 128 + half * 128 * kValues;
     for (int tile = team.number; tile < tiles; tile += team.count) {
@@ -166,13 +170,18 @@ __global__ __launch_bounds__(kThreads,
         int sum[kValues];
         const float low_scale = low[run].scale, high_scale = high[run].scale;
         sum_run(sum, ring, base, half, grid.slices, lane, team);
+        if (run == 3) boxed.wait_for_room();
         tree.add(run, [&](auto use) {
           scale_sums(sum, low_scale, high_scale, columns + lane % 4 * 2, use);
         });
       }
-      end.tile<kColumns>(tree.pair, t, column * kColumns + lane % 4 * 2, int64_t{row} * kTileRows,
-                         grid.rows);
+      const int64_t first = int64_t{row} * kTileRows;
+      if (boxed.can(first, grid.rows))
+        boxed.write(tree.pair, static_cast<int>(first) + half * 64, column * kColumns);
+      else
+        end.tile<kColumns>(tree.pair, t, column * kColumns + lane % 4 * 2, first, grid.rows);
     }
+    boxed.end();
   }
   Team::meet();
 }
@@ -224,9 +233,10 @@ __global__ __launch_bounds__(kThreads,
   Team::meet();
 }
 
-template <int kPair, typename Params, typename End>
+// `more` are the kernel's parameters behind the operands.
+template <int kPair, typename Params, typename End, typename Kernel, typename... Maps>
 void launch_tiles(const Params& p, const Matrix& w, const End& end, const Execution& on,
-                  void (*kernel)(CUtensorMap, CUtensorMap, Int8Kind, TileGrid, End), int bytes) {
+                  Kernel* kernel, int bytes, const Maps&... more) {
   const int runs = split_k_of(p);
   TileGrid grid = grid_of(end, p.rows, w.row_elements(), runs, kColumns);
   grid.slices = ceil_div(w.row_elements() / runs, kLineBytes);
@@ -236,7 +246,8 @@ void launch_tiles(const Params& p, const Matrix& w, const End& end, const Execut
                              .shared_bytes = bytes,
                              .cluster = kPair,
                              .early = true};
-  launch("multiplying integers", kernel, shape, on, maps.x, maps.w, Int8Kind(p, w), grid, end);
+  launch("multiplying integers", kernel, shape, on, maps.x, maps.w, more..., Int8Kind(p, w), grid,
+         end);
 }
 
 // Pairs of blocks where there are pairs of tiles below each other.
@@ -252,8 +263,9 @@ void tiles(const Params& p, const Matrix& w, const Execution& on) {
 void tiles_of_runs(const MatmulParams& p, const Execution& on) {
   constexpr int kBytes = kStagesOfRuns * (kStageBytes + 16) + kParkBytes + kScaleBytes;
   const PlainEnd end = end_of(p);
-  p.rows > kTileRows ? launch_tiles<2>(p, p.w, end, on, int8_runs_kernel<2>, kBytes)
-                     : launch_tiles<1>(p, p.w, end, on, int8_runs_kernel<1>, kBytes);
+  const CUtensorMap y = boxes_of(end, p.rows);
+  p.rows > kTileRows ? launch_tiles<2>(p, p.w, end, on, int8_runs_kernel<2>, kBytes, y)
+                     : launch_tiles<1>(p, p.w, end, on, int8_runs_kernel<1>, kBytes, y);
 }
 
 }  // namespace
