@@ -41,7 +41,8 @@ struct SessionOptions {
   // Speculative decoding, as vLLM's JSON: {"method": "ngram"}; empty: none. No bit depends on it.
   std::string speculative_config;
   // What log-probabilities are where a request does not say it: raw_logprobs (of the model's
-  // logits), processed_logprobs (of what is sampled from), raw_logits or processed_logits.
+  // logits), scaled_logprobs (of those by the temperature), processed_logprobs (of what is sampled
+  // from), raw_logits or processed_logits.
   std::string logprobs_mode = "raw_logprobs";
   // Low-rank adapters (GenerateOptions::lora): how many different ones are computed at the same
   // time, and the largest rank of one; 0: none.

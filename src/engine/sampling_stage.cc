@@ -184,9 +184,11 @@ void SamplingStage::sample(Walk& walk, std::span<const float> logits, PerThread&
   if (sampled.error) return enter(walk, state.fail(sampled.error));
   if (rejects_ && !params.is_greedy())
     sampled.token = sample_by_rejection(thread.sampler, input, walk.tree, walk.node);
-  // Rejection has changed the row.
-  if (rejects_ && params.logprobs && is_processed(params.logprobs_mode))
-    (void)thread.sampler.process(input);
+  // Rejection has changed the row, and filters what is shown of the one before them.
+  const LogprobsMode mode = params.logprobs_mode;
+  if (params.logprobs && is_processed(mode) &&
+      (rejects_ || (is_scaled(mode) && params.has_filters())))
+    (void)make_row(input, thread);
   TokenLogprobs logprobs;
   if (params.logprobs &&
       !read_logprobs(params, logits, sampled.token, *params.logprobs, thread, logprobs))
@@ -226,10 +228,17 @@ void SamplingStage::read_score(Score& score, std::span<const float> logits,
     SampleInput input = state.sample_input(score.position);
     input.logits = logits;
     input.given = token;
-    if (thread.sampler.process(input)) return;
+    if (make_row(input, thread)) return;
   }
   // Where a logit is NaN the row says so, and the request fails.
   (void)read_logprobs(params, logits, token, *params.prompt_logprobs, thread, score.logprobs);
+}
+
+// The row of which processed or scaled log-probabilities are, by the thread's sampler; why there is
+// none, a sentence.
+const char* SamplingStage::make_row(const SampleInput& input, PerThread& thread) {
+  return is_scaled(input.params->logprobs_mode) ? thread.sampler.scale(input)
+                                                : thread.sampler.process(input);
 }
 
 // Reads the logits, or the row that the thread's sampler has made of them.

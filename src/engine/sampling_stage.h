@@ -85,6 +85,7 @@ class SamplingStage {
   void sample(Walk& walk, std::span<const float> logits, PerThread& thread) const;
   static void take(Walk& walk, const DeviceSampled& sampled);
   void read_score(Score& score, std::span<const float> logits, PerThread& thread) const;
+  static const char* make_row(const SampleInput& input, PerThread& thread);
   static bool read_logprobs(const SamplingParams& params, std::span<const float> logits,
                             int32_t token, int32_t top, PerThread& thread, TokenLogprobs& out);
   void read_argmax(Walk& walk, int64_t first, std::span<const float> logits) const;

@@ -1,5 +1,6 @@
 #include "frontend/rollout_formats.h"
 
+#include <algorithm>
 #include <optional>
 #include <span>
 #include <utility>
@@ -46,8 +47,9 @@ constexpr openai::ForeignField kSglangRefused[] = {
     {"image_data", "[]|\"\""},        {"audio_data", "[]|\"\""}, {"video_data", "[]|\"\""},
     {"lora_path", "[]|\"\""},         {"session_params", "{}"},  {"custom_params", "{}"},
     {"return_hidden_states", "false"}};
-// What these stacks' engines give: trainers compare with the distribution that was sampled from.
-constexpr const char* kLogprobsMode = "processed_logprobs";
+// What these stacks' engines give, and their trainers compute again: SGLang's are of the logits by
+// the temperature, whatever top-p, top-k and min-p leave out; TRL's of what was sampled from.
+constexpr const char *kSglangLogprobs = "scaled_logprobs", *kTrlLogprobs = "processed_logprobs";
 constexpr openai::ForeignField kTrlRefused[] = {{"images", "[]"}};
 constexpr Renamed kTrlFields[] = {{"n", "n"},
                                   {"repetition_penalty", "repetition_penalty"},
@@ -116,6 +118,20 @@ json::Array pairs_of(const json::Value& choice) {
   return pairs;
 }
 
+// Of each token the likeliest ones there, as pairs_of has them. `choice`: shows tokens by their
+// ids.
+json::Array top_pairs_of(const json::Value& choice) {
+  constexpr std::string_view kId = "token_id:";
+  json::Array all;
+  for (const json::Value& token : member(member(choice, "logprobs"), "top_logprobs").as_array()) {
+    json::Array pairs;
+    for (const auto& [name, logprob] : token.as_object())
+      pairs.push_back(json::Array{logprob, std::stoi(name.substr(kId.size())), nullptr});
+    all.push_back(std::move(pairs));
+  }
+  return all;
+}
+
 // The choice's own where there are several prompts.
 const json::Value& seed_of(const json::Value& choice, const json::Value& answer) {
   const json::Value* own = choice.find("seed");
@@ -156,7 +172,7 @@ Asked asked_of_sglang(const json::Value& body) {
   openai::refuse_fields(body, kSglangRefused);
   Asked asked{.body = json::Object{{"return_token_ids", true},
                                    {"logits_hash", true},
-                                   {"logprobs_mode", kLogprobsMode}}};
+                                   {"logprobs_mode", kSglangLogprobs}}};
   const json::Value none = json::Object{};
   const json::Value *prompt = nullptr, *sampling = &none;
   for (const auto& [name, value] : body.as_object()) {
@@ -174,10 +190,12 @@ Asked asked_of_sglang(const json::Value& body) {
       asked.shown.has_logprobs = value.as_bool();
     else if (name == "weight_version")
       asked.exact_version = exact_version_of(value);
-    else if (name == "logprob_start_len" || name == "top_logprobs_num") {
-      if (value.as_integer() > (name == "top_logprobs_num" ? 0 : -1))
-        fail_usage("expected {} of {}, found {}: ask /v1/completions for more", name,
-                   name == "top_logprobs_num" ? 0 : -1, value.as_integer());
+    else if (name == "top_logprobs_num")
+      asked.shown.top = static_cast<size_t>(std::max<int64_t>(0, value.as_integer()));
+    else if (name == "logprob_start_len") {
+      if (value.as_integer() > -1)
+        fail_usage("expected logprob_start_len of -1, found {}: ask /v1/completions for more",
+                   value.as_integer());
     } else if (!is_ignored(name)) {
       fail_usage("the request has {}, which is not supported", json::quoted(name));
     } else if (name == "stream" && value.as_bool()) {
@@ -188,7 +206,10 @@ Asked asked_of_sglang(const json::Value& body) {
   asked.body.set("prompt", *prompt);
   asked.shown.is_batch = is_batch(*prompt);
   read_sglang_sampling(*sampling, asked.body);
-  if (asked.shown.has_logprobs) asked.body.set("logprobs", 0);
+  if (asked.shown.top > 0 && !asked.shown.has_logprobs)
+    fail_usage("top_logprobs_num needs \"return_logprob\": true");
+  if (asked.shown.has_logprobs) asked.body.set("logprobs", static_cast<int64_t>(asked.shown.top));
+  if (asked.shown.top > 0) asked.body.set("return_tokens_as_token_ids", true);
   asked.shown.per_prompt = answers_of(asked.body);
   asked.shown.is_list = asked.shown.is_batch || asked.shown.per_prompt > 1;
   return asked;
@@ -223,6 +244,7 @@ json::Value sglang_answer(const Shown& shown, const json::Value& answer,
       meta.set("weight_versions", *versions);
     }
     if (shown.has_logprobs) meta.set("output_token_logprobs", pairs_of(choice));
+    if (shown.top > 0) meta.set("output_top_logprobs", top_pairs_of(choice));
     if (choice.find("routed_experts"))
       meta.set("routed_experts", packed_experts(expert_rows(choice)));
     all.push_back(json::Object{
@@ -236,7 +258,7 @@ Asked asked_of_trl(const json::Value& body) {
   openai::refuse_fields(body, kTrlRefused);
   Asked asked{.body = json::Object{{"return_token_ids", true},
                                    {"max_tokens", 16},
-                                   {"logprobs_mode", kLogprobsMode}},
+                                   {"logprobs_mode", kTrlLogprobs}},
               .shown = {.is_list = true, .is_batch = true, .has_logprobs = true}};
   const json::Value* prompts = nullptr;
   for (const auto& [name, value] : body.as_object()) {

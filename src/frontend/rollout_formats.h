@@ -15,6 +15,7 @@ struct Shown {
   bool is_batch = false;  // of several prompts
   size_t per_prompt = 1;  // answers to each of them
   bool has_logprobs = false;
+  size_t top = 0;  // log-probabilities of so many likeliest tokens beside each
 };
 
 // A request as /v1/completions has it.

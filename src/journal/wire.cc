@@ -85,8 +85,9 @@ SamplingParams get_params(ByteReader& in) {
   p.bad_words = std::move(bad_words);
   if (version == 2) return p;
   const auto mode = in.get<uint8_t>();
-  if (mode > static_cast<uint8_t>(LogprobsMode::processed_logits))
-    fail("sampling parameters: expected a logprobs_mode of 0 to 3, found {}", mode);
+  constexpr auto kLast = static_cast<uint8_t>(kLastLogprobsMode);
+  if (mode > kLast)
+    fail("sampling parameters: expected a logprobs_mode of 0 to {}, found {}", kLast, mode);
   p.logprobs_mode = static_cast<LogprobsMode>(mode);
   return p;
 }

@@ -39,8 +39,12 @@ DeviceSampler::DeviceSampler(Operation<SampleRowsParams> sample, const Execution
   host_digests_ = {*on.device, max_rows_ * kDigest, kWhat};
 }
 
+// A row that filters change is not shown as it was before them.
 bool DeviceSampler::can(const SampleInput& in) {
-  return in.logprobs.value_or(0) <= kMostTop;
+  const SamplingParams& p = *in.params;
+  const bool has_two_rows =
+      in.logprobs && in.looks_back() && is_scaled(p.logprobs_mode) && p.has_filters();
+  return in.logprobs.value_or(0) <= kMostTop && !has_two_rows;
 }
 
 void DeviceSampler::start(const float* logits, int64_t vocab, std::span<const SampleInput> rows) {
@@ -85,9 +89,11 @@ void DeviceSampler::gather(const SampleInput& in, int64_t vocab) {
   if (in.wants_hash) hashed_.push_back(static_cast<int32_t>(rows_.size()));
   if (in.looks_back() || row.of_processed) {
     row.temperature = static_cast<float>(p.temperature);
-    row.min_p = static_cast<float>(p.min_p);
-    row.top_p = p.top_p;
-    row.top_k = p.top_k;
+    if (in.looks_back() || !is_scaled(p.logprobs_mode)) {
+      row.min_p = static_cast<float>(p.min_p);
+      row.top_p = p.top_p;
+      row.top_k = p.top_k;
+    }
     row.mask = excludes(in) ? add_mask(in, vocab) : -1;
     row.repetition_penalty = static_cast<float>(p.repetition_penalty);
     row.frequency_penalty = static_cast<float>(p.frequency_penalty);

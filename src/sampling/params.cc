@@ -93,7 +93,7 @@ void check_something_may_come(const SamplingParams& p, int32_t vocab) {
 namespace {
 
 constexpr const char* kLogprobsModes[] = {"raw_logprobs", "processed_logprobs", "raw_logits",
-                                          "processed_logits"};
+                                          "processed_logits", "scaled_logprobs"};
 
 }  // namespace
 
@@ -106,8 +106,8 @@ LogprobsMode logprobs_mode_of(std::string_view name) {
                                        [](const char* one) { return std::string_view(one); });
   if (found == std::end(kLogprobsModes))
     fail_usage(
-        "expected logprobs_mode as raw_logprobs, processed_logprobs, raw_logits or "
-        "processed_logits, found {}",
+        "expected logprobs_mode as raw_logprobs, scaled_logprobs, processed_logprobs, raw_logits "
+        "or processed_logits, found {}",
         json::quoted(name));
   return static_cast<LogprobsMode>(found - std::begin(kLogprobsModes));
 }

@@ -11,17 +11,25 @@
 
 namespace invar {
 
-// What is shown of a token's likelihood: of the model's logits, or of the row that the token is
-// sampled from (numerics 6); its log-probability, or the value in the row. Names are vLLM's.
+// What is shown of a token's likelihood: of the model's logits, of the row that the token is
+// sampled from, or of that row before min-p, top-k and top-p (numerics 6); its log-probability, or
+// the value in the row. Names are vLLM's; scaled ones are what SGLang shows.
 enum class LogprobsMode : uint8_t {
   raw_logprobs,
   processed_logprobs,
   raw_logits,
-  processed_logits
+  processed_logits,
+  scaled_logprobs
 };
+constexpr auto kLastLogprobsMode = LogprobsMode::scaled_logprobs;
 
+// Of a row that a sampler made.
 constexpr bool is_processed(LogprobsMode mode) {
-  return mode == LogprobsMode::processed_logprobs || mode == LogprobsMode::processed_logits;
+  return mode != LogprobsMode::raw_logprobs && mode != LogprobsMode::raw_logits;
+}
+// Of the one before filters.
+constexpr bool is_scaled(LogprobsMode mode) {
+  return mode == LogprobsMode::scaled_logprobs;
 }
 constexpr bool is_logits(LogprobsMode mode) {
   return mode == LogprobsMode::raw_logits || mode == LogprobsMode::processed_logits;
@@ -55,6 +63,7 @@ struct SamplingParams {
   bool has_penalties() const {
     return repetition_penalty != 1.0 || presence_penalty != 0.0 || frequency_penalty != 0.0;
   }
+  bool has_filters() const { return top_k > 0 || top_p < 1.0 || min_p > 0.0; }
   // Whether tokens are excluded for being what they are.
   bool has_exclusions() const { return !allowed_token_ids.empty() || !bad_words.empty(); }
   bool operator==(const SamplingParams&) const = default;

@@ -134,12 +134,16 @@ Sampled Sampler::sample(const SampleInput& in) {
                            .choice = static_cast<uint32_t>(in.choice)})};
 }
 
-const char* Sampler::process(const SampleInput& in) {
-  const SamplingParams& p = *in.params;
+const char* Sampler::scale(const SampleInput& in) {
   if (!prepare(in)) return sampling::kNotANumber;
   const float largest = row_.largest().value;
   if (largest == -kExcluded) return sampling::kNotANumber;
-  if (largest == kExcluded) return sampling::kNothingAllowed;
+  return largest == kExcluded ? sampling::kNothingAllowed : nullptr;
+}
+
+const char* Sampler::process(const SampleInput& in) {
+  const SamplingParams& p = *in.params;
+  if (const char* error = scale(in)) return error;
   if (p.is_greedy()) return nullptr;
   if (p.min_p > 0.0) apply_min_p(static_cast<float>(p.min_p));
   if (p.top_k > 0) {

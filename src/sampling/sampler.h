@@ -57,7 +57,10 @@ class Sampler {
 
   // Makes the processed row alone. Returns why there is none, a sentence, or null.
   const char* process(const SampleInput& input);
-  // What sample_reference calls processed, of the last row; valid until the next.
+  // The same without filters: the row after the temperature.
+  const char* scale(const SampleInput& input);
+  // What sample_reference calls processed, of the last row, or what `scale` made; valid until the
+  // next.
   LogitRow& processed() { return row_; }
   // A sample of the processed row with this noise. REQUIRES: some token is not excluded.
   int32_t sample(const NoiseKey& key) const;

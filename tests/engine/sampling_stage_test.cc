@@ -44,7 +44,7 @@ Step random_step(uint32_t seed) {
     r.params.max_tokens = 1 + static_cast<int32_t>(random() % 6);
     r.params.min_tokens = static_cast<int32_t>(random() % 3);
     if (i % 2) r.params.logprobs = 2;
-    r.params.logprobs_mode = static_cast<LogprobsMode>((seed + static_cast<uint32_t>(i)) % 4);
+    r.params.logprobs_mode = static_cast<LogprobsMode>((seed + static_cast<uint32_t>(i)) % 5);
     if (i == 4) r.params.logit_bias = {{3, 1.5}};
     if (i == 5) r.params.stop_token_ids = {2, 5};
     r.params.min_tokens = std::min(r.params.min_tokens, r.params.max_tokens);

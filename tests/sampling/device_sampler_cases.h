@@ -42,6 +42,19 @@ struct Case {
   int32_t generated = 0, given = -1;
   std::optional<int32_t> logprobs;
 };
+inline SampleInput input_of(const Case& c, int32_t row) {
+  return {.params = &c.params,
+          .position = 70000 + row,
+          .choice = row % 3,
+          .generated = c.generated,
+          .history = &c.history,
+          .answer = c.answer,
+          .allowed = c.allowed,
+          .logprobs = c.logprobs,
+          .wants_hash = row % 3 == 0,
+          .given = c.given};
+}
+
 inline Case case_of(uint32_t which, int64_t vocab, std::mt19937& random) {
   const auto token = [&] { return static_cast<int32_t>(random() % vocab); };
   Case c;
@@ -78,22 +91,11 @@ inline Case case_of(uint32_t which, int64_t vocab, std::mt19937& random) {
   }
   if (random() % 2) c.logprobs = static_cast<int32_t>(random() % std::min<int64_t>(vocab, 30));
   if (random() % 8 == 0) c.given = token();
-  c.params.logprobs_mode = static_cast<LogprobsMode>(random() % 4);
+  c.params.logprobs_mode = static_cast<LogprobsMode>(random() % 5);
   c.params = checked(std::move(c.params), static_cast<int32_t>(vocab));
+  if (!DeviceSampler::can(input_of(c, 0)))
+    c.params.logprobs_mode = LogprobsMode::processed_logprobs;
   return c;
-}
-
-inline SampleInput input_of(const Case& c, int32_t row) {
-  return {.params = &c.params,
-          .position = 70000 + row,
-          .choice = row % 3,
-          .generated = c.generated,
-          .history = &c.history,
-          .answer = c.answer,
-          .allowed = c.allowed,
-          .logprobs = c.logprobs,
-          .wants_hash = row % 3 == 0,
-          .given = c.given};
 }
 
 // One row's result against the host's, by Sampler, LogprobReader and PositionHasher.
@@ -108,7 +110,9 @@ inline void expect_host_result(const SampleInput& input, const DeviceSampled& fo
   const LogprobsMode mode = input.params->logprobs_mode;
   Sampled expected{.token = input.given};
   if (input.given < 0) expected = sampler.sample(input);
-  if (input.given >= 0 && input.logprobs && is_processed(mode))
+  if (!expected.error && input.logprobs && is_scaled(mode))
+    expected.error = sampler.scale(input);
+  else if (input.given >= 0 && input.logprobs && is_processed(mode))
     expected.error = sampler.process(input);
   if (expected.error) expected.token = -1;
   if (has_nan) expected = {.error = sampling::kNotANumber};

@@ -64,5 +64,15 @@ TEST_F(DeviceSamplerTest, ManyLogprobsNeedTheHost) {
   EXPECT_FALSE(DeviceSampler::can({.params = &params, .logprobs = kMostTop + 1}));
 }
 
+// Filters change the row that they are of.
+TEST_F(DeviceSamplerTest, ScaledLogprobsBesideFiltersNeedTheHost) {
+  SamplingParams params{.logprobs_mode = LogprobsMode::scaled_logprobs};
+  EXPECT_TRUE(DeviceSampler::can({.params = &params, .logprobs = 0}));
+  params.top_k = 5;
+  EXPECT_FALSE(DeviceSampler::can({.params = &params, .logprobs = 0}));
+  EXPECT_TRUE(DeviceSampler::can({.params = &params}));
+  EXPECT_TRUE(DeviceSampler::can({.params = &params, .logprobs = 0, .given = 3})) << "a prompt's";
+}
+
 }  // namespace
 }  // namespace invar

@@ -94,6 +94,40 @@ TEST(Logprob, ProcessedOnesAreOfTheRowThatIsSampledFrom) {
   EXPECT_GT(different, rows * 2 / 3);
 }
 
+// SGLang's: of the row after the temperature, with what filters leave out. The sampled token keeps
+// its value and its rank.
+TEST(Logprob, ScaledOnesAreOfTheRowBeforeFilters) {
+  ScopedFlushToZero flush;
+  const Kernels kernels = reference::table(Order::portable);
+  LogprobReader reader(kernels);
+  Sampler sampler;
+  std::mt19937 random(3);
+  std::normal_distribution<float> normal(0, 3);
+  int different = 0;
+  for (const double temperature : {0.0, 0.5, 1.0, 1.2})
+    for (int round = 0; round < 20; ++round) {
+      std::vector<float> logits(300);
+      for (float& x : logits) x = normal(random);
+      SamplingParams p{.temperature = temperature, .logit_bias = {{3, 2.0}}, .seed = random()};
+      SamplingParams open = checked(p, 300);
+      p.top_k = 20, p.top_p = 0.9, p.min_p = 0.02;
+      p = checked(std::move(p), 300);
+      const SampleInput input{.logits = logits, .params = &p, .position = round};
+      const int32_t token = sampler.sample(input).token;
+      TokenLogprobs scaled, processed;
+      ASSERT_TRUE(reader.read(std::as_const(sampler.processed()).values(), token, 0, processed));
+      ASSERT_EQ(sampler.scale(input), nullptr);
+      const std::span<const float> row = std::as_const(sampler.processed()).values();
+      ASSERT_TRUE(reader.read(row, token, 0, scaled));
+      std::vector<float> expected;
+      sample_reference({.logits = logits, .params = &open, .position = round}, &expected);
+      EXPECT_TRUE(std::ranges::equal(row, expected));
+      EXPECT_EQ(scaled.rank, processed.rank);
+      different += scaled.logprob != processed.logprob;
+    }
+  EXPECT_EQ(different, 60) << "all but the greedy ones";
+}
+
 // Of a prompt's token: what looks back at an answer changes nothing.
 TEST(Logprob, OfAPromptLookBackAtNoAnswer) {
   ScopedFlushToZero flush;

@@ -53,10 +53,31 @@ class Rollouts(unittest.TestCase):
                                       "sampling_params": {"max_new_tokens": tokens, "temperature": 0.8, "ignore_eos": True,
                                                           "sampling_seed": 3, **body.get("sampling_params", {})}})
 
-    def plain(self, mode="processed_logprobs"):
+    def plain(self, mode="scaled_logprobs"):
         return self.ask("/v1/completions", {"prompt": IDS, "max_tokens": 12, "temperature": 0.8, "ignore_eos": True, "seed": 3,
                                             "logprobs": 0, "logprobs_mode": mode, "return_token_ids": True,
                                             "logits_hash": True})["choices"][0]
+
+    def check_kinds_of_logprobs(self):
+        """SGLang's: of the logits by the temperature, whatever top_k and top_p leave out."""
+        said = lambda mode, **sampling: self.ask("/generate", {
+            "input_ids": IDS, "return_logprob": True, **({"logprobs_mode": mode} if mode else {}),
+            "sampling_params": {"max_new_tokens": 1, "temperature": 0.5, "ignore_eos": True, "sampling_seed": 3, **sampling}})
+        value = lambda *args, **sampling: said(*args, **sampling)["meta_info"]["output_token_logprobs"][0][0]
+        top = self.generate(top_logprobs_num=3)["meta_info"]
+        for pairs, (logprob, token, _) in zip(top["output_top_logprobs"], top["output_token_logprobs"]):
+            self.assertEqual((len(pairs), pairs), (3, sorted(pairs, key=lambda pair: -pair[0])))
+            self.assertTrue([logprob, token, None] in pairs or logprob <= pairs[-1][0])
+        for filters in ({"top_k": 5}, {"top_p": 0.01}, {"min_p": 0.9}, {"top_k": 5, "top_p": 0.5}):
+            ours = said(None, **filters)
+            token = ours["output_ids"][0]
+            scaled, processed, raw = (value(mode, **filters) for mode in ("scaled_logprobs", "processed_logprobs", "raw_logprobs"))
+            self.assertEqual(ours["meta_info"]["output_token_logprobs"][0][0], scaled)
+            self.assertGreater(processed, scaled + 1e-3, "the control: the sum is smaller by what filters leave out")
+            self.assertNotEqual(scaled, raw)
+            prompt = self.ask("/v1/completions", {"prompt": IDS + [token], "max_tokens": 1, "temperature": 0.5, "prompt_logprobs": 0,
+                                                  "logprobs_mode": "scaled_logprobs", **filters})["choices"][0]["prompt_logprobs"]
+            self.assertEqual(prompt[-1][str(token)]["logprob"], scaled, "as a token of a prompt")
 
     def test_slimes_generate_is_a_completion(self):
         ours, theirs = self.generate(), self.plain()
@@ -69,6 +90,7 @@ class Rollouts(unittest.TestCase):
         self.assertNotEqual([pair[0] for pair in meta["output_token_logprobs"]], own, "SGLang's are by the temperature")
         raw = self.generate(logprobs_mode="raw_logprobs")["meta_info"]
         self.assertEqual([pair[0] for pair in raw["output_token_logprobs"]], own)
+        self.check_kinds_of_logprobs()
         self.assertEqual(meta["finish_reason"], {"type": "length", "length": 12})
         self.assertEqual([meta["prompt_tokens"], meta["completion_tokens"], meta["weight_version"]], [5, 12, "default"])
         self.assertEqual(meta["logits_hash"], theirs["logits_hash"])
