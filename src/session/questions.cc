@@ -43,12 +43,13 @@ std::string number_difference(const NumbersReceipt& receipt, const Numbers& numb
 }  // namespace
 
 QuestionTexts question_texts(const Model& model, const Tokenizer& tokenizer,
-                             const ChatTemplate* chat, int32_t context, int64_t created) {
+                             const ChatTemplate* chat, int32_t context, int64_t created,
+                             const std::string& no_chat) {
   openai::Context how{.vocab = static_cast<int32_t>(model.spec().vocab),
                       .tokenizer = &tokenizer,
                       .end_tokens = end_tokens(model, tokenizer),
                       .chat = chat,
-                      .no_chat = "the model has no chat template",
+                      .no_chat = no_chat,
                       .clock = [created] { return utc_time(created); },
                       .ignores_unknown = true};
   if (chat) how.tool_format = chat->tool_format();

@@ -15,9 +15,11 @@
 namespace invar {
 
 // A model's questions are read with the result, which all arguments outlive; `chat`: null, there is
-// none. `created`: seconds since 1970, for templates that ask for the time.
+// none, as the sentence `no_chat` says. `created`: seconds since 1970, for templates that ask for
+// the time.
 QuestionTexts question_texts(const Model& model, const Tokenizer& tokenizer,
-                             const ChatTemplate* chat, int32_t context, int64_t created);
+                             const ChatTemplate* chat, int32_t context, int64_t created,
+                             const std::string& no_chat = "the model has no chat template");
 
 // The last events of a question's requests give its numbers. Throws Error where one failed.
 Numbers numbers_of(std::vector<AnswerEvent> events);

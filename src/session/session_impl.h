@@ -62,7 +62,7 @@ struct Session::Impl {
   // The answers, or the vectors, to requests that need no token on the way.
   std::vector<AnswerEvent> last_events(std::vector<Request> requests, const OnStep& on_step);
   std::string rendered(const Conversation& conversation);
-  const ChatTemplate* found_chat();  // null: there is none; under `compiling`
+  const ChatTemplate* found_chat();  // null: there is none, as no_chat says; under `compiling`
   std::vector<int32_t> tokens_of(std::span<const Message> messages);
   std::string digest_of_weights(Running& running);
   // Those of only_on_gpu are copied to `updated`.
@@ -74,6 +74,7 @@ struct Session::Impl {
   std::mutex compiling;  // guards what follows
   ConstraintCompiler constraints;
   std::optional<ChatTemplate> chat;           // opened when a conversation comes
+  std::string no_chat;                        // why there is none
   std::optional<ReceiptModel> receipt_model;  // when a receipt does
   OpenedAdapters adapters;
 

@@ -9,11 +9,13 @@
 
 namespace invar {
 
-// A chat template that is not there is missed by those questions alone that need one.
+// A chat template that is not there, or broken, is missed by those questions alone that need one,
+// which then say why.
 const ChatTemplate* Session::Impl::found_chat() {
   try {
     if (!chat) chat = open_chat_template(options.model);
-  } catch (const Error&) {
+  } catch (const Error& error) {
+    no_chat = error.what();
     return nullptr;
   }
   return &*chat;
@@ -31,9 +33,10 @@ std::string Session::ask(std::string_view endpoint, std::string_view body, const
   NumbersAsked asked;
   {
     const std::lock_guard lock(impl_->compiling);
+    const ChatTemplate* chat = impl_->found_chat();
     asked = numbers_asked(endpoint, asked_body,
-                          question_texts(at->model(), impl_->tokenizer, impl_->found_chat(),
-                                         impl_->context, receipt.created));
+                          question_texts(at->model(), impl_->tokenizer, chat, impl_->context,
+                                         receipt.created, impl_->no_chat));
   }
   const bool shows = BodyFields(asked_body).read_flag("receipt", false);
   if (shows) impl_->expect_receipts();

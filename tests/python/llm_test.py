@@ -106,6 +106,28 @@ class LLMTest(unittest.TestCase):
             file.write_text(json.dumps(answer))
             self.assertIn("confidence", program(*words, check=False), "the control: one probability changed")
 
+    def test_what_a_chat_template_lacks_is_said(self):
+        """A broken one's own words, by the questions that need it; others are answered."""
+        with tempfile.TemporaryDirectory() as folder:
+            model = Path(folder, "model")
+            program("make-model", str(model), "--preset", "tiny")
+            questions = [{"type": "predicate", "question": "Is it good?"}]
+            for text, words in (("{% if %}", "chat_template.jinja"), (None, "has no chat template"), ("{{ messages[-1].content }}", "")):
+                for file in (model / "chat_template.jinja",) if text else model.glob("*chat_template*"):
+                    file.unlink(missing_ok=True)
+                if text:
+                    (model / "chat_template.jinja").write_text(text)
+                else:
+                    config = model / "tokenizer_config.json"
+                    config.write_text(json.dumps({k: v for k, v in json.loads(config.read_text()).items() if k != "chat_template"}))
+                with invar.LLM(str(model), threads=1, max_model_len=256, kv_cache_gib=1 / 64, max_num_seqs=8) as llm:
+                    self.assertEqual(len(llm.embed(["x"])), 1)
+                    if words:
+                        with self.assertRaisesRegex(ValueError, "need a chat template; .*" + words):
+                            llm.decide("The cat sat.", questions)
+                    else:
+                        self.assertEqual(len(llm.decide("The cat sat.", questions)["answers"]), 1, "the control: one that is whole")
+
     def test_log_probabilities_of_every_call_have_the_same_bits(self):
         answer = self.llm.generate("hello", SamplingParams(max_tokens=9, logprobs=0, seed=3, ignore_eos=True), False)[0]
         tokens = answer.outputs[0].token_ids
@@ -121,7 +143,7 @@ class LLMTest(unittest.TestCase):
         """In each mode the answer's are those that score and a traced answer have of the same tokens."""
         sampling = dict(max_tokens=9, logprobs=2, seed=3, ignore_eos=True, temperature=0.6, top_k=30, top_p=0.9, min_p=0.01)
         found = {}
-        for mode in (None, "raw_logprobs", "processed_logprobs", "raw_logits", "processed_logits"):
+        for mode in (None, "raw_logprobs", "processed_logprobs", "raw_logits", "processed_logits", "scaled_logprobs"):
             params = SamplingParams(logprobs_mode=mode, **sampling)
             answer = self.llm.generate("hello", params, False)[0]
             tokens = answer.outputs[0].token_ids
@@ -131,7 +153,7 @@ class LLMTest(unittest.TestCase):
             traced = self.llm.generate("hello", params.clone(trace_decode_token_ids=tokens), False)[0].outputs[0]
             self.assertEqual([d[t].logprob for t, d in zip(tokens, traced.logprobs)], found[mode], mode)
         self.assertEqual(found[None], found["raw_logprobs"])
-        self.assertEqual(len({str(values) for values in found.values()}), 4, "the control: each mode differs")
+        self.assertEqual(len({str(values) for values in found.values()}), 5, "the control: each mode differs")
         raw, processed = (found[mode + "_logits"] for mode in ("raw", "processed"))
         self.assertEqual([struct.pack("f", x) for x in processed], [struct.pack("f", x / f32(0.6)) for x in raw])
         with tiny(logprobs_mode="processed_logprobs") as llm:
