@@ -126,6 +126,23 @@ struct CurveParams {
   Activation out;
 };
 
+// out[t][f] = act(curve(x[t][f]) * inputs[t][f]). Pad columns are set to zero.
+struct GateInputsParams {
+  const float* x;       // [T][F]
+  const float* inputs;  // [T][inputs_stride]
+  int64_t inputs_stride;
+  int64_t rows, width;  // F
+  Nonlinearity curve;
+  Activation out;
+};
+
+// x = x * factor[0], in place.
+struct ScaleRowsParams {
+  float* x;  // [T][D]
+  int64_t rows, width;
+  const float* factor;  // where the kernels read
+};
+
 // From the product of q, k and v weights: normalises heads (Qwen3), rotates, rounds, and writes
 // queries to `q` and keys and values to their slots. Rotation pairs e with e + E/2.
 struct QkvParams {
@@ -396,7 +413,8 @@ struct RoundInPlaceParams {
 // ---- Experts (numerics 7) ----
 
 // Which experts each row goes through: `ids`, ascending, and with which weights. `given`, [T][C] or
-// null: these are chosen, where the first of a row is not negative (the CPU's only).
+// null: these are chosen, where the first of a row is not negative (the CPU's only). `scales`,
+// [experts] or null: weights are multiplied by their expert's (the CPU's only).
 struct RouteParams {
   Routing how;
   const float* logits;  // [T][experts]
@@ -406,6 +424,7 @@ struct RouteParams {
   int32_t* ids;    // [T][C]
   float* weights;  // [T][C]
   const int32_t* given = nullptr;
+  const float* scales = nullptr;
 };
 
 // The (row, expert) pairs sorted by expert, those of one expert by row. Pair (t, i) stands at
@@ -579,6 +598,8 @@ struct Kernels {
   // Null where they are not computed.
   Operation<WeighRowsParams> weigh_rows = nullptr;
   Operation<PlaceValuesParams> place_values = nullptr;
+  Operation<GateInputsParams> gate_inputs = nullptr;
+  Operation<ScaleRowsParams> scale_rows = nullptr;
   Operation<ExpertMatmulParams> expert_matmul;
   Operation<ExpertGatedMatmulParams> expert_gated_matmul;
   Operation<CombineParams> combine;

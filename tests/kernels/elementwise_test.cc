@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <bit>
 #include <cmath>
+#include <cstring>
 #include <numeric>
 
 #include "kernel_check.h"
@@ -154,6 +155,53 @@ TEST_P(ElementwiseTest, Curves) {
                                  }))
               << "width " << width << " curve " << static_cast<int>(curve);
         }
+}
+
+// What a token brings to a layer, gated by the stream.
+TEST_P(ElementwiseTest, GatedInputs) {
+  for (const int64_t width : kRowWidths)
+    for (const Kind kind : kKinds)
+      for (const DType type : {DType::bf16, DType::f32}) {
+        Random random(static_cast<uint32_t>(width));
+        constexpr int64_t kRows = 5;
+        const int64_t stride = width + 7;
+        std::vector<float> x(kRows * width), inputs(kRows * stride);
+        fill(x.data(), std::ssize(x), kind, random);
+        fill(inputs.data(), std::ssize(inputs), kind, random);
+        EXPECT_TRUE(rows_agree(scalar(), kernels(), kRows, width, type,
+                               [&](const Kernels& k, const Activation& out, int parts) {
+                                 run(k.gate_inputs,
+                                     GateInputsParams{.x = x.data(),
+                                                      .inputs = inputs.data(),
+                                                      .inputs_stride = stride,
+                                                      .rows = kRows,
+                                                      .width = width,
+                                                      .curve = Nonlinearity::gelu_tanh,
+                                                      .out = out},
+                                     parts);
+                               }))
+            << "width " << width;
+      }
+}
+
+TEST_P(ElementwiseTest, ScaledRows) {
+  for (const int64_t width : kRowWidths)
+    for (const Kind kind : kKinds) {
+      Random random(static_cast<uint32_t>(width));
+      constexpr int64_t kRows = 5;
+      std::vector<float> x(kRows * width), expected, found;
+      fill(x.data(), std::ssize(x), kind, random);
+      const float factor = 0.7f;
+      for (const auto& [k, to, parts] :
+           {std::tuple(&scalar(), &expected, 1), std::tuple(&kernels(), &found, 3)}) {
+        *to = x;
+        run(k->scale_rows,
+            ScaleRowsParams{.x = to->data(), .rows = kRows, .width = width, .factor = &factor},
+            parts);
+      }
+      EXPECT_EQ(std::memcmp(expected.data(), found.data(), expected.size() * sizeof(float)), 0)
+          << "width " << width;
+    }
 }
 
 TEST_P(ElementwiseTest, ScaledLogitsAndSums) {

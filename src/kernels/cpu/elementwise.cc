@@ -104,6 +104,29 @@ void curve(const RowFunctions& rows, const CurveParams& p, const Execution& on) 
   });
 }
 
+void gate_inputs(const RowFunctions& rows, const GateInputsParams& p, const Execution& on) {
+  constexpr int64_t kBlock = 256;
+  float y[kBlock];
+  for_rows(p.out, p.rows, p.width, on, [&](int64_t t, char* out) {
+    for (int64_t block = 0; block < p.width; block += kBlock) {
+      const int64_t count = std::min(kBlock, p.width - block);
+      const float* inputs = p.inputs + t * p.inputs_stride + block;
+      rows.curve(static_cast<int>(p.curve), p.x + t * p.width + block, count, y, false);
+      for (int64_t i = 0; i < count; ++i) y[i] = y[i] * inputs[i];
+      if (p.out.type == DType::f32)
+        std::memcpy(out + block * sizeof(float), y, static_cast<size_t>(count) * sizeof(float));
+      else
+        for (int64_t i = 0; i < count; ++i)
+          reinterpret_cast<bf16_t*>(out)[block + i] = f32_to_bf16(y[i]);
+    }
+  });
+}
+
+void scale_rows(const RowFunctions& rows, const ScaleRowsParams& p, const Execution& on) {
+  const auto [begin, end] = on.share.of(p.rows);
+  rows.scale(p.x + begin * p.width, (end - begin) * p.width, p.factor[0]);
+}
+
 void scale_logits(const RowFunctions& rows, const ScaleLogitsParams& p, const Execution& on) {
   const auto [begin, end] = on.share.of(p.rows);
   for (int64_t t = begin; t < end; ++t)

@@ -14,6 +14,8 @@ void load_slots(const LoadSlotsParams& p, const Execution& on);
 void rms_norm(const RowFunctions& rows, const RmsNormParams& p, const Execution& on);
 void layer_norm(const RowFunctions& rows, const LayerNormParams& p, const Execution& on);
 void curve(const RowFunctions& rows, const CurveParams& p, const Execution& on);
+void gate_inputs(const RowFunctions& rows, const GateInputsParams& p, const Execution& on);
+void scale_rows(const RowFunctions& rows, const ScaleRowsParams& p, const Execution& on);
 void scale_logits(const RowFunctions& rows, const ScaleLogitsParams& p, const Execution& on);
 void add(const RowFunctions& rows, const AddParams& p, const Execution& on);
 void qkv(const RowFunctions& rows, const QkvParams& p, const Execution& on);
@@ -32,6 +34,12 @@ void override_elementwise(Kernels& kernels) {
     layer_norm(rows, p, on);
   };
   kernels.curve = [](const CurveParams& p, const Execution& on) { curve(rows, p, on); };
+  kernels.gate_inputs = [](const GateInputsParams& p, const Execution& on) {
+    gate_inputs(rows, p, on);
+  };
+  kernels.scale_rows = [](const ScaleRowsParams& p, const Execution& on) {
+    scale_rows(rows, p, on);
+  };
   kernels.add_norm = nullptr;  // passes over memory that the cores' caches hold
   kernels.scale_logits = [](const ScaleLogitsParams& p, const Execution& on) {
     scale_logits(rows, p, on);

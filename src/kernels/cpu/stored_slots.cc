@@ -13,7 +13,7 @@ namespace invar::cpu {
 
 namespace {
 
-constexpr int kMaxHeadDim = 256, kSlots = 16;
+constexpr int kMaxHeadDim = 512, kSlots = 16;
 
 constexpr auto kOfE4m3 = [] {
   std::array<bf16_t, 256> all{};

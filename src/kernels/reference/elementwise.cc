@@ -168,6 +168,26 @@ void curve(const CurveParams& p, const Execution& on) {
     }
 }
 
+void gate_inputs(const GateInputsParams& p, const Execution& on) {
+  const auto [begin, end] = on.share.of(p.rows);
+  float y[256];
+  for (int64_t t = begin; t < end; ++t)
+    for (int64_t block = 0; block < p.width; block += 256) {
+      const int64_t count = std::min<int64_t>(256, p.width - block);
+      const float* x = p.x + t * p.width + block;
+      const float* inputs = p.inputs + t * p.inputs_stride + block;
+      for (int64_t i = 0; i < count; ++i) y[i] = math::curve(p.curve, x[i]) * inputs[i];
+      Activation out = p.out;
+      out.data = static_cast<char*>(p.out.data) + block * size_of(p.out.type);
+      store_activation(out, t, y, count);
+    }
+}
+
+void scale_rows(const ScaleRowsParams& p, const Execution& on) {
+  const auto [begin, end] = on.share.of(p.rows);
+  for (int64_t i = begin * p.width; i < end * p.width; ++i) p.x[i] = p.x[i] * p.factor[0];
+}
+
 void rotate_heads(const RotateHeadsParams& p, const Execution& on) {
   const auto [begin, end] = on.share.of(p.rows);
   const int half = p.head_dim / 2;

@@ -19,6 +19,8 @@ void route(const RouteParams& p, const Execution& on) {
     const int32_t* given = p.given ? p.given + t * p.how.chosen : nullptr;
     routing::route(p.how, logits, p.bias, choice, p.ids + t * p.how.chosen,
                    p.weights + t * p.how.chosen, given && *given >= 0 ? given : nullptr);
+    for (int64_t i = t * p.how.chosen; p.scales && i < (t + 1) * p.how.chosen; ++i)
+      p.weights[i] = p.weights[i] * p.scales[p.ids[i]];
   }
 }
 

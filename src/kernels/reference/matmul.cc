@@ -199,6 +199,8 @@ Kernels table(Order order) {
           .gather_rows = gather_rows,
           .weigh_rows = weigh_rows,
           .place_values = place_values,
+          .gate_inputs = gate_inputs,
+          .scale_rows = scale_rows,
           .expert_matmul = expert_matmul,
           .expert_gated_matmul = expert_gated_matmul,
           .combine = combine,

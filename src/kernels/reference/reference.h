@@ -30,6 +30,8 @@ void fp8_matmul(const MatmulParams& p, const Execution& on);
 void fp8_gated_matmul(const GatedMatmulParams& p, const Execution& on);
 void qkv(const QkvParams& p, const Execution& on);
 void place_values(const PlaceValuesParams& p, const Execution& on);
+void gate_inputs(const GateInputsParams& p, const Execution& on);
+void scale_rows(const ScaleRowsParams& p, const Execution& on);
 template <Order order>
 void attention(const AttentionParams& p, const Execution& on);
 template <Order order>

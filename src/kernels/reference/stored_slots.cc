@@ -10,7 +10,7 @@ namespace invar::reference {
 
 namespace {
 
-constexpr int kMaxHeadDim = 256;
+constexpr int kMaxHeadDim = 512;
 
 // One key or value of bf16 as it is stored.
 void store(const StoredKv& to, const StoredKv::Place& place, const bf16_t* x) {
