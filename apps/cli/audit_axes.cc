@@ -82,7 +82,7 @@ Schedule random_schedule(const Schedule& base, const DecoderSpec& spec, uint32_t
     s.model.instruction_set = sets[static_cast<size_t>(below(sets.size()))];
   s.model.threads = 1 + below(3);
   for (int most = most_ranks(spec); s.model.ranks * 2 <= most && below(2);) s.model.ranks *= 2;
-  if (spec.layers > 1 && below(2)) divide(s.model, 1 + below(spec.layers - 1));
+  if (most_stages(spec) > 1 && below(2)) divide(s.model, 1 + below(spec.layers - 1));
   if (routed_columns(spec) > 0) {
     s.model.expert_placement = fmt::format("shuffled:{}", seed);
     s.model.redundant_experts = static_cast<int>(seed % 2);
@@ -361,12 +361,15 @@ Axis drafters(bool full, const Schedule& base, const DecoderSpec& spec) {
   const bool makes_model = int64_t{spec.layers} * spec.hidden * spec.hidden < (1 << 24);
   const bool has_module = read_model_config(base.model).spec.mtp_layers > 0;
   const bool has_exit = spec.layers > 1 && !has_states(spec);
+  int skipped = 1;
+  while (skipped < spec.layers - 1 && spec.keys_are_shared(skipped)) ++skipped;
   for (const std::string& k : lengths) {
     const std::string length = R"(, "num_speculative_tokens": )" + k + "}";
     if (makes_model) draft(R"({"method": "draft_model", "model": "dummy:77")" + length);
     if (has_exit) draft(R"({"method": "early_exit")" + length);
     if (has_module) draft(R"({"method": "mtp")" + length);
-    if (has_exit && spec.layers > 2) draft(R"({"method": "swift", "skip_layers": [1])" + length);
+    if (has_exit && skipped < spec.layers - 1)
+      draft(fmt::format(R"({{"method": "swift", "skip_layers": [{}])", skipped) + length);
   }
   if (makes_model) draft(R"({"method": "medusa", "model": "dummy:77"})");
   if (makes_model && spec.layer(0).attention()) {
@@ -415,7 +418,7 @@ Axis adapters(const Schedule& base, const DecoderSpec& spec) {
   with("drafts", 3, 2).replay = random_trees(2);
   with("cached", 7, 2).rounds = 2;
   if (most_ranks(spec) > 1) with("2 ranks", 7, 2).model.ranks = 2;
-  if (spec.layers > 1) divide(with("2 stages", 7, 2).model, 1);
+  if (most_stages(spec) > 1) divide(with("2 stages", 7, 2).model, 1);
   return axis;
 }
 
@@ -451,7 +454,7 @@ std::vector<Axis> make_axes(bool full, const Schedule& base, const DecoderSpec& 
   axes.push_back(block_sizes(base));
   if (Axis all = ranks(base, spec); all.schedules.size() > 1) axes.push_back(std::move(all));
   if (routed_columns(spec) > 0) axes.push_back(expert_order(full, base, spec));
-  axes.push_back(layer_cuts(full, base, spec));
+  if (most_stages(spec) > 1) axes.push_back(layer_cuts(full, base, spec));
   axes.push_back(policies(base));
   axes.push_back(prefix_cache(base, spec));
   axes.push_back(preemption(base, spec));

@@ -131,7 +131,7 @@ py::dict spec_of(const Checkpoint& checkpoint) {
   found["norm_offset"] = checkpoint.has_offsets();
   found["embedding_scale"] = spec.embedding_scale;
   found["tied_head"] = spec.tied_head;
-  found["o_split_k"] = attention_output_split_k(spec);
+  found["o_split_k"] = attention_output_split_k(spec, *spec.layer(0).attention());
   found["layers"] = layers_of(spec);
   return found;
 }

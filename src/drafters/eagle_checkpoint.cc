@@ -81,6 +81,7 @@ void EagleCheckpoint::make(uint64_t seed) {
     fail_usage("expected a target whose first layer attends, as a made drafter's is like it");
   layer.attention()->window = 0;
   layer.attention()->norms = NormPlace::none;
+  std::erase_if(layer.parts, [](const PartSpec& part) { return role_of(part) == PartRole::end; });
   const bool is_3 = kind_ == EagleKind::eagle3;
   layer.put(JoinSpec{.is_projected = !is_3,
                      .embedding_norm = is_3,

@@ -18,7 +18,8 @@ constexpr double kShare = 0.45;
 class LayerSearch {
  public:
   LayerSearch(Model& target, ThreadPool* threads)
-      : vocab_(target.spec().vocab),
+      : spec_(target.spec()),
+        vocab_(target.spec().vocab),
         layers_(target.spec().layers),
         executor_(
             target,
@@ -32,7 +33,7 @@ class LayerSearch {
       double best = -std::numeric_limits<double>::infinity();
       std::vector<int> best_set;
       for (int layer = 1; layer < layers_ - 1; ++layer) {
-        if (std::ranges::binary_search(skipped, layer)) continue;
+        if (std::ranges::binary_search(skipped, layer) || spec_.keys_are_shared(layer)) continue;
         std::vector<int> set = skipped;
         set.insert(std::ranges::upper_bound(set, layer), layer);
         if (const double found = score_without(set); best_set.empty() || found > best) {
@@ -40,6 +41,7 @@ class LayerSearch {
           best_set = std::move(set);
         }
       }
+      if (best_set.empty()) break;
       skipped = std::move(best_set);
     }
     return skipped;
@@ -89,6 +91,7 @@ class LayerSearch {
     return score / kRows;
   }
 
+  const DecoderSpec& spec_;
   const int vocab_, layers_;
   Executor executor_;
   ForwardIo io_;

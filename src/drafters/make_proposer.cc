@@ -62,6 +62,10 @@ std::vector<int> layers_to_skip(const SpeculativeConfig& config, Model& target,
   if (config.skip_layers.back() >= last)
     fail_usage("expected skip_layers from 1 to {}, before the target's last, found {}", last - 1,
                config.skip_layers.back());
+  for (const int layer : config.skip_layers)
+    if (target.spec().keys_are_shared(layer))
+      fail_usage("expected skip_layers whose keys and values no later layer reads, found {}",
+                 layer);
   return {config.skip_layers.begin(), config.skip_layers.end()};
 }
 

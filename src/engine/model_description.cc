@@ -211,6 +211,12 @@ void check_layers(const DecoderSpec& spec, const Arithmetic& arithmetic,
         "the {} model has latent attention, whose keys and values are bf16: expected neither "
         "--weights exact nor a --kv-cache-dtype of 8 bits",
         spec.family);
+  if (most_stages(spec) == 1 && spec.layers > 1 &&
+      (options.stages > 1 || !options.layer_cuts.empty()))
+    fail_usage(
+        "the {} model has layers that read what is of other layers, which are one pipeline stage: "
+        "expected 1, found {}",
+        spec.family, std::max<size_t>(options.stages, options.layer_cuts.size() + 1));
   if (arithmetic.chain > 0 && spec.first<ExpertsSpec>())
     fail_usage("the arithmetic {} is for dense models, and this one has experts",
                options.arithmetic);

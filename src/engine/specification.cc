@@ -19,6 +19,7 @@ std::string bits_of(double number) {
 // What only some families' rotations have.
 json::Value& add_turns(json::Value& object, const RopeSpec& rope) {
   if (rope.rotated > 0) object.set("rotated", rope.rotated);
+  if (rope.spans_head) object.set("spans_head", true);
   if (rope.attention_factor != 1) object.set("attention_factor", bits_of(rope.attention_factor));
   return object;
 }
@@ -132,6 +133,10 @@ void add(json::Value& object, const AttentionSpec& attention) {
   if (attention.has_sinks) object.set("sinks", true);
   if (attention.has_output_gate) object.set("output_gate", true);
   if (attention.kv_heads > 0) object.set("num_key_value_heads", attention.kv_heads);
+  if (attention.head_dim > 0) object.set("head_dim", attention.head_dim);
+  if (attention.has_value_norm) object.set("value_norm", true);
+  if (attention.keys_are_values) object.set("keys_are_values", true);
+  if (attention.shares_keys) object.set("shares_keys", true);
   if (attention.value_dim > 0) object.set("value_dim", attention.value_dim);
   if (attention.value_scale != 1) object.set("value_scale", bits_of(double{attention.value_scale}));
   if (attention.chunk > 0) object.set("chunk", attention.chunk);
@@ -186,9 +191,19 @@ void add(json::Value& object, const DenseFfnSpec& ffn) {
 
 // As it is where a dense network has none of its numbers.
 void add(json::Value& object, const ExpertsSpec& experts) {
+  if (experts.is_beside) {
+    object.set("experts_beside", experts_json(experts));
+    return;
+  }
   object.set("intermediate_size", 0);
   object.set("ffn_norms", name_of(NormPlace::before));
   object.set("experts", experts_json(experts));
+}
+
+void add(json::Value& object, const LayerEndSpec& end) {
+  json::Value own = json::Object{{"input_width", end.input_width}};
+  if (end.curve != Nonlinearity::silu) own.set("curve", name_of(end.curve));
+  object.set("layer_end", std::move(own));
 }
 
 // Drafters' alone.

@@ -6,11 +6,10 @@
 
 namespace invar {
 
-int attention_output_split_k(const DecoderSpec& spec) {
-  const AttentionSpec* first = spec.first<AttentionSpec>();
-  int value = spec.head_dim;
-  if (first && first->value_dim) value = first->value_dim;
-  if (first && first->latent) value = first->latent->value;
+int attention_output_split_k(const DecoderSpec& spec, const AttentionSpec& attention) {
+  int value = spec.head_dim_of(attention);
+  if (attention.value_dim) value = attention.value_dim;
+  if (attention.latent) value = attention.latent->value;
   return orders::row_parallel_runs(spec.heads * value, spec.heads);
 }
 
@@ -40,7 +39,20 @@ namespace {
 // What a layer's feed-forward network shares out over the ranks: of experts the one that every row
 // goes through. 0: nothing.
 int shared_out_width(const LayerSpec& layer) {
-  return layer.experts() ? layer.experts()->shared_width : layer.ffn_width();
+  return layer.experts() && !layer.ffn() ? layer.experts()->shared_width : layer.ffn_width();
+}
+
+// Of the layers that attend, each value once, ascending by layer; of a model without such what one
+// would have.
+std::vector<int> all_attention_split_k(const DecoderSpec& spec) {
+  std::vector<int> split_k;
+  for (const LayerSpec& layer : spec.layer_specs) {
+    if (!layer.attention()) continue;
+    const int r = attention_output_split_k(spec, *layer.attention());
+    if (std::ranges::find(split_k, r) == split_k.end()) split_k.push_back(r);
+  }
+  if (split_k.empty()) split_k.push_back(attention_output_split_k(spec, {}));
+  return split_k;
 }
 
 // Of the layers that have such a product, each value once, ascending by layer. An expert's own down
@@ -76,7 +88,7 @@ const char* context_of(const DecoderSpec& spec) {
 
 int most_ranks(const DecoderSpec& spec) {
   if (spec.joint_qk_norm) return 1;  // of all heads of a row
-  int most = attention_output_split_k(spec);
+  int most = std::ranges::min(all_attention_split_k(spec));
   for (const LayerSpec& layer : spec.layer_specs) {
     if (const int width = shared_out_width(layer)) most = std::min(most, down_split_k(width));
     if (const auto* recurrent = layer.find<RecurrentSpec>())
@@ -89,6 +101,13 @@ int most_ranks(const DecoderSpec& spec) {
     while (layer.experts() && most > layer.experts()->routing.experts) most /= 2;
   }
   return most;
+}
+
+int most_stages(const DecoderSpec& spec) {
+  const bool shares = std::ranges::any_of(spec.layer_specs, [](const LayerSpec& layer) {
+    return layer.attention() && layer.attention()->shares_keys;
+  });
+  return shares || spec.layer_input_width() > 0 ? 1 : spec.layers;
 }
 
 namespace {
@@ -109,8 +128,9 @@ std::string cache_of(const Arithmetic& arithmetic) {
 
 std::string identity(const Arithmetic& arithmetic, const DecoderSpec& spec) {
   return fmt::format("invar-1/{}/{}/row{}.{}{}{}", name_of(arithmetic), mode_of(arithmetic),
-                     attention_output_split_k(spec), fmt::join(all_down_split_k(spec), "+"),
-                     context_of(spec), cache_of(arithmetic));
+                     fmt::join(all_attention_split_k(spec), "+"),
+                     fmt::join(all_down_split_k(spec), "+"), context_of(spec),
+                     cache_of(arithmetic));
 }
 
 }  // namespace invar

@@ -35,7 +35,7 @@ struct Arithmetic {
 
 // Split-K parts of the row-parallel products (numerics 2): functions of the model's shape
 // alone.
-int attention_output_split_k(const DecoderSpec& spec);
+int attention_output_split_k(const DecoderSpec& spec, const AttentionSpec& attention);
 int recurrent_output_split_k(const RecurrentSpec& spec);
 int channel_delta_output_split_k(const ChannelDeltaSpec& spec);
 int conv_output_split_k(const DecoderSpec& spec);
@@ -43,6 +43,9 @@ int state_space_output_split_k(const StateSpaceSpec& spec);
 int down_split_k(int ffn_width);
 // Into how many ranks the model can be cut at most: the least of those.
 int most_ranks(const DecoderSpec& spec);
+// Into how many pipeline stages: one where a layer reads what is of another one, or of the
+// embedding.
+int most_stages(const DecoderSpec& spec);
 
 // e.g. "invar-1/portable/bf16/row8.8": printed by every command, part of every receipt and
 // checkpoint.

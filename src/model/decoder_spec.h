@@ -27,6 +27,9 @@ struct RopeSpec {
   double high_freq_factor = 4.0;  // llama3
   double original_positions = 0;  // llama3, yarn, longrope: positions of the first training stage
   int rotated = 0;                // so many elements of a head turn, the first ones; 0: all
+  // Gemma 4: its frequencies are the first ones of a whole head's, whose element i turns with
+  // i + E/2; else they are those of a head of `rotated` elements.
+  bool spans_head = false;
   double beta_fast = 32, beta_slow = 1;  // yarn
   bool truncate = true;                  // yarn: the ends of its ramp are whole numbers
   double attention_factor = 1;           // yarn, longrope: cosines and sines are multiplied by it
@@ -51,10 +54,12 @@ constexpr bool is_after(NormPlace norms) {
 
 // The role of a part in its layer, in the order in which they run. A layer has at most one of each.
 enum class PartRole {
-  join,     // makes the stream that the others read
-  mixer,    // rows read earlier rows of their sequence
-  beside,   // another mixer, which reads what the first one reads
-  network,  // each row for itself
+  join,            // makes the stream that the others read
+  mixer,           // rows read earlier rows of their sequence
+  beside,          // another mixer, which reads what the first one reads
+  network,         // each row for itself
+  network_beside,  // another one, which reads what the first one reads
+  end,             // behind all others
 };
 
 // How a layer begins that goes on from hidden states: for every row there are the embedding e of a
@@ -88,7 +93,8 @@ struct LatentSpec {
 
   bool operator==(const LatentSpec&) const = default;
 };
-inline constexpr int kMaxHeadDim = 576;
+inline constexpr int kMaxHeadDim = 576;       // of a latent and what turns beside it
+inline constexpr int kMaxLayerHeadDim = 512;  // of a layer with a head size of its own
 
 // How queries of later positions grow: by 1 + scale * log(1 + floor((position + 1) / step)).
 struct GrowthSpec {
@@ -111,8 +117,12 @@ struct AttentionSpec {
   bool has_unit_heads = false;  // Llama 4: heads of q and k have a norm without weights, turned
   std::optional<GrowthSpec> growth = {};  // Llama 4: of queries, where nothing turns
   int kv_heads = 0;                       // MiMo: of this layer; 0: the model's
-  int value_dim = 0;      // MiMo: elements of a value, fewer than of a key; 0: as many
-  float value_scale = 1;  // MiMo: values are multiplied by it
+  int head_dim = 0;                       // Gemma 4: of this layer; 0: the model's
+  bool has_value_norm = false;            // Gemma 4: heads of values have a norm without weights
+  bool keys_are_values = false;           // Gemma 4: a value is its key before norm and rotation
+  bool shares_keys = false;  // Gemma 4: it reads keys and values of an earlier layer (kv_layer)
+  int value_dim = 0;         // MiMo: elements of a value, fewer than of a key; 0: as many
+  float value_scale = 1;     // MiMo: values are multiplied by it
   std::optional<LatentSpec> latent = {};
 
   bool operator==(const AttentionSpec&) const = default;
@@ -190,8 +200,21 @@ struct ExpertsSpec {
   Nonlinearity curve = Nonlinearity::silu;
   bool is_gated = true;        // Nemotron: down(curve(up(x))), of the shared one, too
   bool weighs_inputs = false;  // Llama 4: weights multiply what an expert reads, not what it gives
+  // Gemma 4: beside the layer's dense network. Each has a norm before and behind it, the router one
+  // of its own, experts' weights are multiplied by a number of each, and a norm is behind the sum.
+  bool is_beside = false;
 
   bool operator==(const ExpertsSpec&) const = default;
+};
+
+// What ends a layer of Gemma 4: what the token itself brings to it (numerics 4), and then the
+// stream is multiplied by a number of the layer.
+struct LayerEndSpec {
+  static constexpr PartRole kRole = PartRole::end;
+  int input_width = 0;  // of what a token brings to each layer; 0: nothing
+  Nonlinearity curve = Nonlinearity::gelu_tanh;
+
+  bool operator==(const LayerEndSpec&) const = default;
 };
 
 // A residual block is all that its layer has (Medusa).
@@ -205,11 +228,13 @@ struct ResidualBlockSpec {
 
 using PartSpec =
     std::variant<JoinSpec, ResidualBlockSpec, AttentionSpec, RecurrentSpec, ChannelDeltaSpec,
-                 ShortConvSpec, StateSpaceSpec, DenseFfnSpec, ExpertsSpec>;
+                 ShortConvSpec, StateSpaceSpec, DenseFfnSpec, ExpertsSpec, LayerEndSpec>;
 
 inline PartRole role_of(const PartSpec& part) {
   const StateSpaceSpec* state_space = std::get_if<StateSpaceSpec>(&part);
   if (state_space && state_space->is_beside) return PartRole::beside;
+  const ExpertsSpec* experts = std::get_if<ExpertsSpec>(&part);
+  if (experts && experts->is_beside) return PartRole::network_beside;
   return std::visit([](const auto& spec) { return spec.kRole; }, part);
 }
 
@@ -246,6 +271,7 @@ struct LayerSpec {
 
   int window() const { return attention() ? attention()->window : 0; }
   int ffn_width() const { return ffn() ? ffn()->width : 0; }
+  bool has_networks_beside() const { return experts() && experts()->is_beside; }
   int chosen_experts() const { return experts() ? experts()->routing.chosen : 0; }
 
   bool operator==(const LayerSpec&) const = default;
@@ -311,6 +337,31 @@ struct DecoderSpec {
 
   int kv_heads_of(const AttentionSpec& attention) const {
     return attention.kv_heads ? attention.kv_heads : kv_heads;
+  }
+  int head_dim_of(const AttentionSpec& attention) const {
+    return attention.head_dim ? attention.head_dim : head_dim;
+  }
+  // Whose keys and values a layer's attention reads: its own, or those of the last layer before it
+  // that has some and sees as far; -1: there is none.
+  int kv_layer(int index) const {
+    if (index >= layers) return index;
+    const AttentionSpec* own = layer_specs[static_cast<size_t>(index)].attention();
+    if (!own || !own->shares_keys) return index;
+    for (int i = index - 1; i >= 0; --i) {
+      const AttentionSpec* other = layer_specs[static_cast<size_t>(i)].attention();
+      if (other && !other->shares_keys && (other->window > 0) == (own->window > 0)) return i;
+    }
+    return -1;
+  }
+  bool keys_are_shared(int index) const {
+    for (int other = index + 1; other < layers; ++other)
+      if (kv_layer(other) == index) return true;
+    return false;
+  }
+  // Of what a token brings to each layer; 0: nothing.
+  int layer_input_width() const {
+    const LayerEndSpec* end = first<LayerEndSpec>();
+    return end ? end->input_width : 0;
   }
   int query_width() const { return heads * head_dim; }
   int kv_width() const { return kv_heads * head_dim; }

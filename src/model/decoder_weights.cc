@@ -57,6 +57,7 @@ class WeightLoader : public TensorVisitor {
     out_.has_blocks_ = out_.has_quantised_ = false;
     load_embedding();
     load_head();
+    load_layer_inputs();
     for (int i = 0; i < spec_.all_layers(); ++i)
       out_.layers_.push_back(shard_.has_layer(i) ? load_layer(i) : LayerWeights());
     load_final_norm();
@@ -81,6 +82,21 @@ class WeightLoader : public TensorVisitor {
     out_.head_ = packed({.n = shard_.vocab, .k = spec_.hidden, .layout = out_.layout_},
                         {{head, shard_.first_vocab, shard_.vocab, 0, spec_.hidden}});
     if (head_is_embedding()) out_.embedding_ = out_.head_;
+  }
+
+  // Every rank has all of them: what tokens bring is small beside the stream.
+  void load_layer_inputs() {
+    const int64_t each = spec_.layer_input_width(), width = spec_.layers * each;
+    if (width == 0) return;
+    const auto all = [&](TensorRole role, int64_t rows, int64_t columns, WeightLayout layout) {
+      return packed({.n = rows, .k = columns, .layout = layout},
+                    {{tensor_name(role), 0, rows, 0, columns}});
+    };
+    using enum TensorRole;
+    out_.layer_inputs_ = {
+        .embedding = all(layer_input_embedding, spec_.tokens(), width, WeightLayout::rows),
+        .projection = all(layer_input_projection, width, spec_.hidden, out_.layout_),
+        .norm = whole_vector(layer_input_norm, each)};
   }
 
   void load_final_norm() {

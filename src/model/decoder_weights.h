@@ -16,6 +16,15 @@ namespace invar {
 // The weights of a layer's parts, in their order (model/parts/part.h).
 using LayerWeights = std::vector<std::unique_ptr<PartWeights>>;
 
+// What tokens bring to each layer is made of these; without such layers there are none.
+struct LayerInputWeights {
+  Matrix embedding;             // [V][layers * P], in rows
+  Matrix projection;            // [layers * P][D] of embeddings
+  const float* norm = nullptr;  // [P]
+
+  int64_t width() const { return norm ? embedding.k : 0; }  // of all layers
+};
+
 // Called with the bytes done and the bytes in all, from the loading thread.
 using LoadProgress = std::function<void(int64_t, int64_t)>;
 
@@ -61,6 +70,7 @@ class DecoderWeights {
   const float* final_norm() const { return final_norm_; }
   const float* final_norm_bias() const { return final_norm_bias_; }  // or null
   const Matrix& head() const { return head_; }                       // this rank's rows of the head
+  const LayerInputWeights& layer_inputs() const { return layer_inputs_; }
   // The embedding table: in rows, or the head itself (tied, one rank).
   const Matrix& embedding() const { return embedding_; }
   bool embedding_is_shared() const { return embedding_.data == head_.data; }
@@ -87,6 +97,7 @@ class DecoderWeights {
   const float* final_norm_bias_ = nullptr;
   Matrix head_;
   Matrix embedding_;
+  LayerInputWeights layer_inputs_;
   bool has_blocks_ = false, has_quantised_ = false;
   Memory memory_;
   WeightUpload::Buffers pinned_;  // for a GPU's weights, from the first reload on

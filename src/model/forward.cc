@@ -131,6 +131,7 @@ void ForwardPass::start() {
   if (model_.supply) model_.supply->need_embedding();
   ops_.embed(hidden());
   hooks_.trace("embed", -1, hidden(), spec_.hidden, rows_);
+  ops_.make_layer_inputs();
 }
 
 void ForwardPass::run_layer(int layer) {
@@ -141,7 +142,7 @@ void ForwardPass::run_layer(int layer) {
                     .weights = *model_.weights->layers()[number][part],
                     .activations = *hooks_.layer(layer)[part],
                     .in_turn = *ws_.layers[number][part],
-                    .kv = kv_.layer(layer),
+                    .kv = kv_.layer(spec_.kv_layer(layer)),
                     .chunks = kv_.chunks(layer),
                     .states = kv_.states(layer),
                     .hidden = hidden(),

@@ -276,7 +276,7 @@ void Operations::gated_product(const char* name, GatedMatmulParams params, float
 }
 
 void Operations::partial_product(const char* name, const Activation& x, const Matrix& w,
-                                 int split_k, float* y, int64_t y_stride) {
+                                 int split_k, float* y, int64_t y_stride, bool takes_adapters) {
   run_product(name, {.x = x,
                      .w = w,
                      .rows = rows_,
@@ -286,8 +286,12 @@ void Operations::partial_product(const char* name, const Activation& x, const Ma
                      .y = y,
                      .y_stride = y_stride,
                      .scratch = ws_.blocks_scratch.data()});
-  if (group_.size() == 1) return;
-  timed(times_, "exchange", [&] { group_.tree_all_reduce(y, rows_ * y_stride, model_.execution); });
+  const bool alone = group_.size() == 1;
+  if (!alone)
+    timed(times_, "exchange",
+          [&] { group_.tree_all_reduce(y, rows_ * y_stride, model_.execution); });
+  if (takes_adapters && (alone ? is_adapted(w) : !ws_.adapters.is_empty()))
+    adapt(x, w, this->split_k(split_k, w.k), true, y, y_stride);
 }
 
 void Operations::norm_part(const float* x, int64_t stride, int64_t width, const float* weight,

@@ -20,6 +20,8 @@ class Operations {
 
   // out = rows of the embedding
   void embed(float* out);
+  // What tokens, whose embeddings are h, bring to each layer (numerics 4.5), where they do.
+  void make_layer_inputs();
   // out = RMSNorm(x), or with a bias LayerNorm(x), of the rows `rows_of` or all; without a weight
   // out = x
   void norm(const float* x, const float* weight, const Activation& out,
@@ -50,9 +52,10 @@ class Operations {
   // y[t][h] = x[t][h] * w[h]; a head's x begins `x_step` elements after the one before it.
   void heads_product(const char* name, const Activation& x, int64_t x_step, const Matrix& w,
                      float* y);
-  // y = x * w, the inner size shared out over the ranks: row-parallel.
+  // y = x * w, the inner size shared out over the ranks: row-parallel. Adapters add to it where
+  // there may be some of w.
   void partial_product(const char* name, const Activation& x, const Matrix& w, int split_k,
-                       float* y, int64_t y_stride);
+                       float* y, int64_t y_stride, bool takes_adapters = false);
   // h = h + (x * w (+ bias)) (* the spec's scale), row-parallel. With a norm behind it (or null):
   // h = h + norm(x * w). The sum may wait for the norm of h that the next product reads, to be one
   // pass with it. `kept` gets x * w where a backward wants it.
@@ -62,6 +65,10 @@ class Operations {
   void add_combined(const CombineParams& sum);
   // h = h + silu(x)
   void add_silu(const float* x);
+  // h = h + norm(x) of what every rank has whole; x may be overwritten.
+  void add_normed(float* x, int64_t stride, const float* norm);
+  // h = h * by[0]
+  void scale_stream(const float* by);
   // What add_product left to be added to h, now: whoever reads h otherwise than by norm or round
   // asks for it.
   void settle();
@@ -91,6 +98,11 @@ class Operations {
   bool* non_finite() const { return ws_.non_finite.data(); }
   std::byte* attention_scratch() const { return ws_.attention_scratch.data(); }
   std::byte* blocks_scratch() const { return ws_.blocks_scratch.data(); }
+  // [T][D], where a network leaves what another one beside it adds to.
+  float* beside() const { return ws_.beside.data(); }
+  // What tokens bring to a layer: [T][stride].
+  const float* layer_inputs(int layer) const;
+  int64_t layer_inputs_stride() const;
   // The experts that all rows are to go through in that layer, or null.
   const int32_t* given_experts(int layer) const;
   // Into how many runs a product's inner size is cut: `defined` by the arithmetic (numerics 2),

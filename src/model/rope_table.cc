@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <tuple>
 
 #include "base/check.h"
 #include "numerics/math.h"
@@ -58,7 +59,7 @@ std::vector<double> rotary_frequencies(const std::optional<RopeSpec>& spec, int 
   std::optional<YarnRamp> ramp;
   if (rope.scaling == yarn) ramp.emplace(rope, rotated);
   for (int i = 0; i < rotated / 2; ++i) {
-    const double exponent = -(2.0 * i) / rotated;
+    const double exponent = -(2.0 * i) / (rope.spans_head ? head_dim : rotated);
     double frequency = math::pow(rope.theta, exponent);
     if (rope.scaling == linear) frequency = frequency / rope.factor;
     if (rope.scaling == llama3) frequency = llama3_frequency(rope, frequency);
@@ -116,25 +117,29 @@ void RopeTable::fill(int count, const Execution& on) {
 }
 
 RopeTables::RopeTables(Device& device, const DecoderSpec& spec) {
-  using Key = std::pair<std::optional<RopeSpec>, std::optional<GrowthSpec>>;
+  using Key = std::tuple<std::optional<RopeSpec>, std::optional<GrowthSpec>, int>;
   std::vector<Key> known;
   const auto table_of = [&](const Key& key) {
     const auto found = std::ranges::find(known, key);
     const size_t number = static_cast<size_t>(found - known.begin());
     if (found != known.end()) return number;
     known.push_back(key);
-    if (key.second)
-      tables_.emplace_back(device, *key.second, spec.head_dim, spec.max_positions);
+    const auto& [rope, growth, head_dim] = key;
+    if (growth)
+      tables_.emplace_back(device, *growth, head_dim, spec.max_positions);
     else
-      tables_.emplace_back(device, key.first, spec.head_dim, spec.max_positions);
+      tables_.emplace_back(device, rope, head_dim, spec.max_positions);
     return number;
   };
   for (int layer = 0; layer < spec.all_layers(); ++layer) {
     const LayerSpec parts = spec.layer(layer);
     const AttentionSpec* attention = parts.attention();  // without one nobody asks for its table
-    table_of_.push_back(attention ? table_of({attention->rope, {}}) : 0);
-    growth_of_.push_back(attention && attention->growth ? table_of({{}, attention->growth}) : 0);
-    if (spec.late_qk_norm || (attention && attention->has_unit_heads)) still_ = table_of({});
+    const int head_dim = attention ? spec.head_dim_of(*attention) : spec.head_dim;
+    table_of_.push_back(attention ? table_of({attention->rope, {}, head_dim}) : 0);
+    growth_of_.push_back(
+        attention && attention->growth ? table_of({{}, attention->growth, head_dim}) : 0);
+    if (spec.late_qk_norm || (attention && attention->has_unit_heads))
+      still_ = table_of({{}, {}, head_dim});
   }
 }
 

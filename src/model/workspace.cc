@@ -54,6 +54,12 @@ Workspace::Workspace(const Decoder& decoder, int max_rows, int max_logit_rows, i
   logits = {device, size_t(max_logit_rows) * spec.vocab, what};
   const size_t feature_values = rows * static_cast<size_t>(features_of(spec.layer(0), spec.hidden));
   features = {device, feature_values, what};
+  const int64_t inputs = decoder.weights->layer_inputs().width();
+  const size_t input_values = rows * static_cast<size_t>(inputs);
+  layer_inputs = {device, input_values, what};
+  layer_contexts = {device, input_values, what};
+  const auto is_beside = [](const LayerSpec& layer) { return layer.has_networks_beside(); };
+  if (std::ranges::any_of(spec.layer_specs, is_beside)) beside = {device, rows * spec.hidden, what};
   if (shard.size > 1 || adds_apart(spec))
     partial = {device, rows * round_up(spec.hidden, kLeafPad), what};
   if (shard.size > 1) {
@@ -130,7 +136,8 @@ void Workspace::place_quantised(const Decoder& decoder) {
 
 size_t Workspace::bytes() const {
   size_t total = 0;
-  for (const DeviceArray<float>* array : {&hidden, &partial, &rank_logits, &logits, &features})
+  for (const DeviceArray<float>* array : {&hidden, &partial, &rank_logits, &logits, &features,
+                                          &layer_inputs, &layer_contexts, &beside})
     total += array->size() * sizeof(float);
   for (const auto* array : {&parts, &normed, &attention_scratch, &blocks_scratch, &quantised_bytes})
     total += array->size();

@@ -25,13 +25,16 @@ struct Workspace {
   int max_rows, max_logit_rows, max_aux_layers;
 
   // On the device. Heads, F and V are this rank's.
-  DeviceArray<float> hidden;                 // [T][D], the residual stream
-  DeviceArray<std::byte> parts;              // what layers compute, a part at a time
-  DeviceArray<std::byte> normed;             // [T or logit rows][D], for the head
-  DeviceArray<float> logits;                 // [logit rows][V of all ranks]
-  DeviceArray<float> partial;                // [T][D]: before ranks are put together, or a norm
-  DeviceArray<float> rank_logits;            // of several ranks, before they are put together
-  DeviceArray<float> features;               // [T][features] of another decoder, or none
+  DeviceArray<float> hidden;       // [T][D], the residual stream
+  DeviceArray<std::byte> parts;    // what layers compute, a part at a time
+  DeviceArray<std::byte> normed;   // [T or logit rows][D], for the head
+  DeviceArray<float> logits;       // [logit rows][V of all ranks]
+  DeviceArray<float> partial;      // [T][D]: before ranks are put together, or a norm
+  DeviceArray<float> beside;       // [T][D]: of a network whose sum with another is normed
+  DeviceArray<float> rank_logits;  // of several ranks, before they are put together
+  DeviceArray<float> features;     // [T][features] of another decoder, or none
+  // What tokens bring to each layer, and what it is made of: [T][layers][P] each, or none.
+  DeviceArray<float> layer_inputs, layer_contexts;
   DeviceArray<std::byte> quantised_bytes;    // what enters a product of integers or e4m3 numbers
   DeviceArray<bool> non_finite;              // [T]
   DeviceArray<std::byte> attention_scratch;  // Kernels::attention_scratch bytes

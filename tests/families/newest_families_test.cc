@@ -1,13 +1,15 @@
-// Llama 4, MiMo V2 Flash and Falcon H1: what their published configurations say of each layer.
-// Whether the numbers mean what transformers means by them is witness_test.py's affair.
+// Llama 4, MiMo V2 Flash, Falcon H1 and Gemma 4: what their published configurations say of each
+// layer. Whether the numbers mean what transformers means by them is witness_test.py's affair.
 #include <gtest/gtest.h>
 
 #include <cmath>
 
 #include "base/error.h"
+#include "model/arithmetic.h"
 #include "model/families/families.h"
 #include "model/families/family_source.h"
 #include "model/families/presets.h"
+#include "model/parts/part.h"
 #include "model/rope_table.h"
 
 namespace invar {
@@ -168,9 +170,103 @@ TEST(NewestFamilies, FalconH1HasAStateSpaceBesideAttention) {
             "m/config.json: \"projectors_bias\": only false is implemented, found true");
 }
 
+const std::string kGemma4 = R"({"architectures": ["Gemma4ForConditionalGeneration"],
+  "model_type": "gemma4", "audio_token_id": 258881, "boa_token_id": 256000, "eoa_token_index": 258883,
+  "text_config": {"attention_bias": false, "attention_k_eq_v": false, "enable_moe_block": false,
+    "final_logit_softcapping": 30.0, "global_head_dim": 512, "head_dim": 256, "hidden_activation": "gelu_pytorch_tanh",
+    "hidden_size": 1536, "hidden_size_per_layer_input": 256, "intermediate_size": 6144, "layer_types":
+    ["sliding_attention", "full_attention", "sliding_attention", "sliding_attention", "full_attention"],
+    "max_position_embeddings": 131072, "model_type": "gemma4_text", "num_attention_heads": 8, "num_experts": null,
+    "num_global_key_value_heads": null, "num_hidden_layers": 5, "num_key_value_heads": 1, "num_kv_shared_layers": 2,
+    "rms_norm_eps": 1e-06, "rope_parameters": {"full_attention": {"partial_rotary_factor": 0.25,
+    "rope_theta": 1000000.0, "rope_type": "proportional"}, "sliding_attention": {"rope_theta": 10000.0,
+    "rope_type": "default"}}, "sliding_window": 512, "top_k_experts": null, "use_bidirectional_attention": "vision",
+    "use_double_wide_mlp": true, "vocab_size": 262144, "vocab_size_per_layer_input": 262144},
+  "tie_word_embeddings": true, "vision_config": {"hidden_size": 768}, "vision_soft_tokens_per_image": 280})";
+
+TEST(NewestFamilies, Gemma4sLayersShareKeysAndHaveHeadsOfTheirOwn) {
+  const DecoderSpec spec = parse(kGemma4);
+  EXPECT_EQ(spec.family, "gemma4_text");
+  EXPECT_TRUE(spec.is_text_tower && spec.tied_head && spec.qk_norm);
+  EXPECT_EQ(spec.logits_cap, 30);
+  for (int i = 0; i < spec.layers; ++i) {
+    const LayerSpec layer = spec.layer(i);
+    const AttentionSpec& attention = *layer.attention();
+    const bool is_full = i == 1 || i == 4, is_shared = i >= 3;
+    EXPECT_EQ(attention.window, is_full ? 0 : 512) << i;
+    EXPECT_EQ(spec.head_dim_of(attention), is_full ? 512 : 256) << i;
+    EXPECT_EQ(attention.rope->rotated, is_full ? 128 : 0) << i;
+    EXPECT_EQ(attention.rope->theta, is_full ? 1e6 : 1e4) << i;
+    EXPECT_EQ(attention.shares_keys, is_shared) << i;
+    EXPECT_EQ(attention.has_value_norm, !is_shared) << i;
+    EXPECT_EQ(layer.ffn_width(), is_shared ? 12288 : 6144) << i;
+    EXPECT_EQ(layer.find<LayerEndSpec>()->input_width, 256) << i;
+    EXPECT_EQ(spec.kv_layer(i), (std::vector{0, 1, 2, 2, 1}[static_cast<size_t>(i)])) << i;
+  }
+  // What shares keys keeps nothing.
+  const std::vector<StateShape> states = states_of(spec);
+  EXPECT_EQ(states[1], (StateShape{.kv_heads = 1, .head_dim = 512}));
+  EXPECT_EQ(states[2], (StateShape{.kv_heads = 1, .head_dim = 256}));
+  EXPECT_EQ(states[3].kv_heads + states[4].kv_heads, 0);
+  EXPECT_EQ(most_stages(spec), 1);
+}
+
+// Frequencies of what turns are the first ones of the whole head.
+TEST(NewestFamilies, Gemma4sRotationIsProportional) {
+  const std::vector<double> found =
+      rotary_frequencies(*parse(kGemma4).layer(1).attention()->rope, 512);
+  ASSERT_EQ(found.size(), 256U);
+  for (size_t i = 0; i < found.size(); ++i)
+    EXPECT_NEAR(found[i], i < 64 ? std::pow(1e6, -2.0 * static_cast<double>(i) / 512) : 0, 1e-12);
+}
+
+TEST(NewestFamilies, Gemma4sKeysChangeItsLayers) {
+  const std::string eq = R"("attention_k_eq_v": false)",
+                    heads = R"("num_global_key_value_heads": null)";
+  const DecoderSpec values = parse(with(with(kGemma4, eq, R"("attention_k_eq_v": true)"), heads,
+                                        R"("num_global_key_value_heads": 4)"));
+  EXPECT_TRUE(values.layer(1).attention()->keys_are_values);
+  EXPECT_FALSE(values.layer(0).attention()->keys_are_values);
+  EXPECT_FALSE(values.layer(4).attention()->keys_are_values);  // it has none of its own
+  EXPECT_EQ(values.kv_heads_of(*values.layer(1).attention()), 4);
+  // Without it that number is not read.
+  EXPECT_EQ(parse(with(kGemma4, heads, R"("num_global_key_value_heads": 4)")), parse(kGemma4));
+  const std::string listed =
+      with(kGemma4, R"("global_head_dim": 512)",
+           R"("per_layer_config": {"01": {"head_dim": 512}, "4": {"head_dim": 512}})");
+  EXPECT_EQ(parse(listed), parse(kGemma4));
+  EXPECT_EQ(
+      refusal(with(listed, "\"01\"", "\"2\"")),
+      "m/config.json: \"per_layer_config\": expected the layers without a window, found otherwise "
+      "for layer 1");
+  EXPECT_EQ(refusal(with(kGemma4, R"("num_kv_shared_layers": 2)", R"("num_kv_shared_layers": 4)")),
+            "m/config.json: expected a layer before layer 1 whose keys and values it can share, "
+            "found none");
+  EXPECT_EQ(refusal(with(kGemma4, R"("use_bidirectional_attention": "vision")",
+                         R"("use_bidirectional_attention": "all")")),
+            "m/config.json: \"use_bidirectional_attention\": only \"vision\" is implemented, found "
+            "\"all\"");
+  EXPECT_EQ(refusal(with(kGemma4, R"("vocab_size_per_layer_input": 262144)",
+                         R"("vocab_size_per_layer_input": 1000)")),
+            "m/config.json: \"vocab_size_per_layer_input\": expected the 262144 tokens of the "
+            "vocabulary, found 1000");
+}
+
+TEST(NewestFamilies, Gemma4sExpertsStandBesideTheDenseNetwork) {
+  const DecoderSpec spec = preset_spec("gemma-4-26b-a4b");
+  for (const LayerSpec& layer : spec.layer_specs) {
+    ASSERT_TRUE(layer.has_networks_beside() && layer.ffn());
+    EXPECT_EQ(layer.ffn_width(), 2112);
+    EXPECT_EQ(layer.experts()->width, 704);
+    EXPECT_EQ(layer.chosen_experts(), 8);
+  }
+  EXPECT_EQ(spec.layer_input_width(), 0);
+  EXPECT_EQ(most_stages(spec), 30);
+}
+
 // As a preset and in any number of layers each goes through its configuration and back.
 TEST(NewestFamilies, ShapesGoThroughJsonAndBack) {
-  for (const char* family : {"llama4_text", "mimo_v2_flash", "falcon_h1"})
+  for (const char* family : {"llama4_text", "mimo_v2_flash", "falcon_h1", "gemma4_text"})
     for (const int layers : {1, 2, 3, 4, 7}) {
       const DecoderSpec spec =
           override_spec(preset_spec("tiny"), {.family = family, .layers = layers});
@@ -179,6 +275,12 @@ TEST(NewestFamilies, ShapesGoThroughJsonAndBack) {
                 config)
           << family << " " << layers;
     }
+  for (const char* preset : {"gemma-4-e2b", "gemma-4-e4b", "gemma-4-31b", "gemma-4-26b-a4b"}) {
+    const ModelConfig config{preset_spec(preset), 2, {1}};
+    EXPECT_EQ(parse_model_config(json::parse(json::dump(config_json(config)), "x"), {}, "m"),
+              config)
+        << preset;
+  }
 }
 
 }  // namespace

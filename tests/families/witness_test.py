@@ -98,6 +98,17 @@ CASES = {
     "qwen3 ahead": [text(head_dim=16, is_causal=False, tie_word_embeddings=True),
                     wide(head_dim=20, use_sliding_window=True, sliding_window=24, max_window_layers=1, is_causal=False,
                          tie_word_embeddings=True)],
+    # Shared keys and values, what tokens bring to layers, wide late layers; heads of 512, keys as values; experts beside the MLP.
+    "gemma4_text": [text(head_dim=16, global_head_dim=32, sliding_window=24, num_hidden_layers=6, num_kv_shared_layers=3,
+                         layer_types=["sliding_attention", "full_attention"] * 3, hidden_size_per_layer_input=8,
+                         vocab_size_per_layer_input=307, use_double_wide_mlp=True, final_logit_softcapping=30.0),
+                    wide(head_dim=32, global_head_dim=512, num_global_key_value_heads=2, attention_k_eq_v=True, sliding_window=40,
+                         num_hidden_layers=4, layer_types=["sliding_attention", "sliding_attention", "full_attention"] * 1
+                         + ["full_attention"], hidden_size_per_layer_input=0, final_logit_softcapping=10.0),
+                    wide(head_dim=20, global_head_dim=40, num_global_key_value_heads=1, attention_k_eq_v=True, sliding_window=17,
+                         num_hidden_layers=4, layer_types=["sliding_attention", "full_attention"] * 2, hidden_size_per_layer_input=24,
+                         vocab_size_per_layer_input=1001, enable_moe_block=True, num_experts=8, top_k_experts=3,
+                         moe_intermediate_size=40)],
     "falcon": [text(hidden_size=60, num_attention_heads=6, multi_query=True),
                text(hidden_size=96, num_attention_heads=6, num_kv_heads=2, new_decoder_architecture=True, bias=True,
                     ffn_hidden_size=130, vocab_size=1001),
@@ -258,6 +269,10 @@ TOWERS = {
                dict(hidden_size=32, intermediate_size=128, num_hidden_layers=1, num_attention_heads=2, image_size=28, patch_size=14,
                     vision_output_dim=32, projector_input_dim=32, projector_output_dim=32)),
     "mistral3": (dict(model_type="mistral", head_dim=16, sliding_window=None), dict(TINY, model_type="pixtral", head_dim=16)),
+    "gemma4": (dict(model_type="gemma4_text", head_dim=16, global_head_dim=32, sliding_window=24, num_hidden_layers=4,
+                    num_kv_shared_layers=2, layer_types=["sliding_attention", "full_attention"] * 2, hidden_size_per_layer_input=8,
+                    vocab_size_per_layer_input=1001),
+               dict(TINY, head_dim=16, num_key_value_heads=2, patch_size=4, position_embedding_size=64)),
     "gemma3": (dict(model_type="gemma3_text", head_dim=16, sliding_window=24, query_pre_attn_scalar=16),
                dict(TINY, model_type="siglip_vision_model", image_size=28, patch_size=14)),
 }
@@ -267,7 +282,7 @@ FALCON_DROPS = ("intermediate_size", "num_key_value_heads")
 
 
 def has_experts(shape):
-    return "num_experts_per_tok" in shape or "num_experts_per_tok" in shape.get("text_config", {})
+    return any(key in part for key in ("num_experts_per_tok", "top_k_experts") for part in (shape, shape.get("text_config", {})))
 
 
 def make(family, number, shape, directory):
@@ -295,13 +310,15 @@ def make(family, number, shape, directory):
                 tensor.copy_(torch.randn_like(tensor) * (2 if tensor.dim() == 1 else 6 / tensor.shape[1] ** 0.5))
             elif tensor.dim() == 1:  # norms and biases that are nothing special
                 tensor.add_(torch.randn_like(tensor) * 0.1)
-            elif "embed" in name or "word_embeddings" in name:
+            elif "embed" in name or "word_embeddings" in name or "router.proj" in name:  # whose input is divided by sqrt(D)
                 tensor.copy_(torch.randn_like(tensor))
             else:
                 tensor.copy_(torch.randn_like(tensor) / tensor.shape[-1] ** 0.5)
         for name, tensor in model.named_buffers():
             if name.endswith(("e_score_correction_bias", "expert_bias")):
                 tensor.copy_(torch.randn_like(tensor) * 0.1)
+            if name.endswith("layer_scalar"):
+                tensor.copy_(0.6 + torch.rand_like(tensor))
     # The f32 witness evaluates the same numbers.
     model.to(torch.bfloat16).save_pretrained(directory, **(dict(save_original_format=False) if number else {}))
     plain = dict(attn_implementation="eager", **(dict(experts_implementation="eager") if has_experts(shape) else {}))

@@ -113,7 +113,8 @@ class ScalarDecoder {
         if (spec.value_dim) one.resize(static_cast<size_t>(spec.value_dim));
         attended.insert(attended.end(), one.begin(), one.end());
       }
-      add(h[t], product(wo, scalar::rounded(attended), o_bias, attention_output_split_k(spec_)),
+      add(h[t],
+          product(wo, scalar::rounded(attended), o_bias, attention_output_split_k(spec_, spec)),
           spec.norms, norm);
     }
   }
@@ -178,7 +179,8 @@ class ScalarDecoder {
         values.insert(values.end(), one.begin(), one.end());
       }
       add(h[t],
-          product(weight("o_proj"), scalar::rounded(values), {}, attention_output_split_k(spec_)),
+          product(weight("o_proj"), scalar::rounded(values), {},
+                  attention_output_split_k(spec_, spec)),
           NormPlace::before, {});
     }
   }

@@ -67,6 +67,18 @@ void check_part(const AttentionSpec& attention, const DecoderSpec& spec, std::st
   if (kv_heads < 1 || spec.heads % kv_heads)
     fail("{}: expected the key/value heads to divide the heads, found {} and {}", where, kv_heads,
          spec.heads);
+  const int size = spec.head_dim_of(attention);
+  if (attention.head_dim != 0 && (size < 8 || size > kMaxLayerHeadDim || size % 2))
+    fail("{}: expected an even head size of a layer from 8 to {}, found {}", where,
+         kMaxLayerHeadDim, size);
+  if ((attention.head_dim != 0 || attention.has_value_norm || attention.keys_are_values ||
+       attention.shares_keys) &&
+      (attention.latent || attention.has_unit_heads || attention.has_output_gate ||
+       spec.joint_qk_norm || attention.value_dim != 0 || attention.value_scale != 1))
+    fail(
+        "{}: expected plain attention where heads have a size of their layer, values are normed or "
+        "keys, or keys are shared",
+        where);
   const int values = attention.value_dim;
   if (values < 0 || values > spec.head_dim || (values > 0 && attention.latent))
     fail("{}: expected values of 1 to {} elements, found {}", where, spec.head_dim, values);
@@ -91,6 +103,44 @@ void check_part(const DenseFfnSpec& ffn, const DecoderSpec& spec, std::string_vi
     fail("{}: expected an intermediate size from 1 to {}, found {}", where, kMaxWidth, ffn.width);
   if (is_after(ffn.norms) && spec.mlp_bias)
     fail("{}: expected no bias of a product that a norm follows", where);
+}
+
+void check_part(const LayerEndSpec& end, const DecoderSpec& spec, std::string_view where) {
+  if (end.input_width < 0 || end.input_width > kMaxWidth)
+    fail("{}: expected what a token brings to a layer of 0 to {} numbers, found {}", where,
+         kMaxWidth, end.input_width);
+  if (end.input_width != spec.layer_input_width())
+    fail("{}: expected as much brought to every layer, found {} and {}", where,
+         spec.layer_input_width(), end.input_width);
+}
+
+// Two networks beside each other have norms on both sides.
+void check_networks(const LayerSpec& layer, std::string_view where) {
+  const ExpertsSpec* experts = layer.experts();
+  if (!experts || !experts->is_beside) return;
+  if (!layer.ffn() || layer.ffn()->norms != NormPlace::both || experts->shared_width > 0 ||
+      !experts->is_gated || experts->has_biases || experts->weighs_inputs)
+    fail(
+        "{}: expected gated experts without biases or a shared one beside a dense network with "
+        "norms on both sides",
+        where);
+}
+
+// Layers that read another one's keys and values read those of the same shape.
+void check_shared_keys(const DecoderSpec& spec, std::string_view where) {
+  for (int i = 0; i < spec.layers; ++i) {
+    const int source = spec.kv_layer(i);
+    if (source == i) continue;
+    if (source < 0)
+      fail("{}: expected a layer before layer {} whose keys and values it can share, found none",
+           where, i);
+    const AttentionSpec &own = *spec.layer_specs[static_cast<size_t>(i)].attention(),
+                        &of = *spec.layer_specs[static_cast<size_t>(source)].attention();
+    if (spec.head_dim_of(own) != spec.head_dim_of(of) ||
+        spec.kv_heads_of(own) != spec.kv_heads_of(of) || own.window != of.window)
+      fail("{}: expected layer {} to attend as layer {}, whose keys and values it shares", where, i,
+           source);
+  }
 }
 
 void check_part(const JoinSpec&, const DecoderSpec&, std::string_view) {}
@@ -172,9 +222,11 @@ void check_spec(const DecoderSpec& spec, std::string_view where) {
     if (layer.parts.empty()) fail("{}: expected a part in every layer, found none", where);
     if (!std::ranges::is_sorted(layer.parts, std::ranges::less_equal{}, role_of))
       fail("{}: expected at most one part of each role in a layer, in the order of roles", where);
+    check_networks(layer, where);
     for (const PartSpec& part : layer.parts)
       std::visit([&](const auto& own) { check_part(own, spec, where); }, part);
   }
+  check_shared_keys(spec, where);
   if (spec.heads % spec.kv_heads)
     fail("{}: expected the key/value heads to divide the heads, found {} and {}", where,
          spec.kv_heads, spec.heads);

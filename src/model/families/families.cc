@@ -421,6 +421,8 @@ struct Tower {
 };
 constexpr Tower kTowers[] = {
     {"gemma3", "Gemma3ForConditionalGeneration", "gemma3_text"},
+    {"gemma4", "Gemma4ForConditionalGeneration", "gemma4_text"},
+    {"gemma4_unified", "Gemma4UnifiedForConditionalGeneration", "gemma4_text"},
     {"mistral3", "Mistral3ForConditionalGeneration", "mistral"},
     {"qwen2_vl", "Qwen2VLForConditionalGeneration", "qwen2"},
     {"qwen2_5_vl", "Qwen2_5_VLForConditionalGeneration", "qwen2"},
@@ -435,7 +437,14 @@ constexpr Tower kTowers[] = {
 // Of images alone, or of both and harmless.
 constexpr std::string_view kOfTowers[] = {
     "architectures",
+    "audio_config",
+    "audio_token_id",
+    "boa_token_id",
+    "boi_token_id",
     "boi_token_index",
+    "eoa_token_id",
+    "eoa_token_index",
+    "eoi_token_id",
     "eoi_token_index",
     "image_token_id",
     "ignore_index",
@@ -455,6 +464,7 @@ constexpr std::string_view kOfTowers[] = {
     "vision_config",
     "vision_end_token_id",
     "vision_feature_layer",
+    "vision_soft_tokens_per_image",
     "vision_start_token_id",
     "vision_token_id",
 };

@@ -38,8 +38,10 @@ struct Family {
   std::string_view architecture;
   std::string_view other_architecture = {};  // whose class newer files of this model_type name
   std::string_view unread = {};              // tensors of a module that predicts further begin so
-  bool qkv_bias = false;                     // implied
-  bool qk_norm = false;                      // implied
+  // Whether a tensor is stored that nothing reads, by its name without images; null: none is.
+  bool (*is_unread)(const DecoderSpec&, std::string_view) = nullptr;
+  bool qkv_bias = false;             // implied
+  bool qk_norm = false;              // implied
   bool has_attention_bias = false;   // the key "attention_bias" adds biases to q, k, v and o
   bool has_mlp_bias = false;         // the key "mlp_bias"
   int64_t head_dim = 0;              // when the key is absent; 0: hidden / heads

@@ -9,7 +9,7 @@ namespace invar {
 extern const Family kLlama, kMistral, kQwen2, kQwen3;
 extern const Family kSmolLm3, kSeedOss, kInternLm3, kHunyuan, kMinistral, kMinistral3;
 extern const Family kGranite, kOlmo2, kOlmo3, kExaone4, kGlm4, kPhi3;
-extern const Family kGemma2, kGemma3, kFalcon;
+extern const Family kGemma2, kGemma3, kGemma4, kFalcon;
 extern const Family kQwen2Moe, kQwen3Moe, kMixtral, kOlmoe, kGlm4Moe, kGraniteMoe;
 extern const Family kDeepseekV2, kDeepseekV3, kGptOss;
 extern const Family kQwen3Next, kQwen35, kQwen35Moe;
@@ -27,7 +27,7 @@ constexpr std::array kFamilies = {
     &kDeepseekV3, &kGlm4Moe,  &kGraniteMoe,    &kQwen3Next,  &kQwen35,     &kQwen35Moe,
     &kLfm2,       &kLfm2Moe,  &kGraniteHybrid, &kNemotronH,  &kKimiLinear, &kOlmoHybrid,
     &kMiniMaxM2,  &kHunyuan3, &kGlm4MoeLite,   &kKimiK2,     &kQwen3VlMoe, &kMistral4,
-    &kLlama4,     &kMiMoV2,   &kFalconH1,      &kGptOss};
+    &kLlama4,     &kMiMoV2,   &kFalconH1,      &kGemma4,     &kGptOss};
 
 }  // namespace
 

@@ -79,10 +79,13 @@ constexpr std::string_view kNoText[] = {
     "vision_tower.",       "multi_modal_projector.", "visual.",
     "vision_model.",       "mm_projector.",          "model.visual.",
     "model.vision_tower.", "model.vision_",          "model.multi_modal_projector.",
+    "model.audio_tower.",  "model.embed_audio.",     "model.embed_vision.",
 };
 
-bool is_unread(const Family* family, std::string_view name) {
-  return family && !family->unread.empty() && name.starts_with(family->unread);
+bool is_unread(const Family* family, const DecoderSpec& spec, const std::string& name) {
+  if (!family) return false;
+  if (family->is_unread && family->is_unread(spec, without_tower(name))) return true;
+  return !family->unread.empty() && name.starts_with(family->unread);
 }
 
 class FamilySource : public TensorSource {
@@ -124,7 +127,7 @@ class FamilySource : public TensorSource {
     for (const auto& [name, entry] : entries_) names_.push_back(name);
     for (const std::string& name : stored.names())
       if (!taken.contains(name) && !(spec.is_text_tower && is_no_text(name)) &&
-          !(has_states && name.starts_with("mtp.")) && !is_unread(family, name) &&
+          !(has_states && name.starts_with("mtp.")) && !is_unread(family, spec, name) &&
           !(stored.has_gguf_names() && is_gguf_constant(name)))
         keep(name);
     std::ranges::sort(names_);

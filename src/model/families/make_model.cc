@@ -20,6 +20,14 @@ constexpr double kQueryKeyGain = 1.7;
 // embedding is made small and the last norm makes up for it.
 constexpr double kTiedFinalNorm = 5;
 
+// Scores that are not divided by sqrt(E) get smaller factors instead.
+double query_key_gain(const TensorSpec& tensor, const DecoderSpec& spec) {
+  const AttentionSpec* attention = spec.layer(tensor.layer).attention();
+  const bool is_undivided = attention && attention->score_scale == 1;
+  return is_undivided ? kQueryKeyGain / std::sqrt(std::sqrt(static_cast<double>(tensor.shape[0])))
+                      : kQueryKeyGain;
+}
+
 // How the elements of one tensor are distributed.
 struct Distribution {
   double mean, deviation;
@@ -86,14 +94,24 @@ Distribution distribution_of(const TensorSpec& tensor, const DecoderSpec& spec) 
     case TensorRole::shared_down:
       return {0, 1 / std::sqrt(inner * 2 * spec.layers)};
     case TensorRole::router:  // neither all alike nor always the same expert
-      return {0, 1.5 / std::sqrt(inner)};
+      return {0, spec.layer(tensor.layer).has_networks_beside() ? 1.5 : 1.5 / std::sqrt(inner)};
     case TensorRole::choice_bias:
       return {0, 0.1};
     case TensorRole::sinks:
       return {0, 1};
     case TensorRole::q_norm:
     case TensorRole::k_norm:
-      return {kQueryKeyGain, 0.1};
+      return {query_key_gain(tensor, spec), 0.1};
+    case TensorRole::layer_input_embedding:
+      return {0, 1 / std::sqrt(static_cast<double>(spec.layer_input_width()))};
+    case TensorRole::layer_input_norm:
+    case TensorRole::own_input_out_norm:
+    case TensorRole::layer_scalar:
+    case TensorRole::router_norm:
+    case TensorRole::expert_scale:
+    case TensorRole::experts_norm:
+    case TensorRole::experts_out_norm:
+    case TensorRole::sum_out_norm:
     case TensorRole::input_norm:
     case TensorRole::attention_out_norm:
     case TensorRole::ffn_out_norm:

@@ -18,6 +18,7 @@ using Scaling = RopeSpec::Scaling;
 struct RopeContext {
   const Family& family;
   const DecoderSpec& spec;
+  int head_dim;  // of the layers that turn so
   double theta;
   double original_positions;  // of the configuration itself, or 0
   double rotated_share;
@@ -36,6 +37,7 @@ Scaling read_scaling(ConfigReader& rope, const Family& family, bool is_text_towe
   if (old_type == "longrope" || (is_phi && (old_type == "su" || old_type == "yarn")))
     return Scaling::longrope;
   if (old_type == "yarn") return Scaling::yarn;
+  if (old_type == "proportional" && family.name == "gemma4_text") return Scaling::none;
   // Three-part positions of images; of text all three are the same.
   if (old_type == "mrope" && is_text_tower) return Scaling::none;
   if (old_type == "dynamic")
@@ -108,13 +110,23 @@ void read_llama3(ConfigReader& rope, const std::string& where, RopeSpec& spec) {
          spec.low_freq_factor, spec.high_freq_factor);
 }
 
-int rotated_of(double share, const DecoderSpec& spec, const std::string& where) {
-  const int rotated = static_cast<int>(spec.head_dim * share);
-  if (rotated == spec.head_dim) return 0;
+int rotated_of(double share, int head_dim, const std::string& where) {
+  const int rotated = static_cast<int>(head_dim * share);
+  if (rotated == head_dim) return 0;
   if (rotated < 2 || rotated % 2)
     fail("{}: expected a partial_rotary_factor of an even number of a head's {} elements, found {}",
-         where, spec.head_dim, share);
+         where, head_dim, share);
   return rotated;
+}
+
+// Gemma 4: what turns has the first frequencies of the whole head.
+void read_proportional(ConfigReader& rope, const RopeContext& context, const std::string& where,
+                       RopeSpec& spec) {
+  const double share = rope.number("partial_rotary_factor", 1e-3, 1, 1);
+  const double even = std::floor(share * context.head_dim / 2) * 2;
+  spec.rotated = rotated_of(even / context.head_dim, context.head_dim, where);
+  spec.spans_head = spec.rotated > 0;
+  check_neutral(rope, "factor", 1);
 }
 
 RopeSpec read_dictionary(const json::Value& value, const std::string& where,
@@ -122,9 +134,12 @@ RopeSpec read_dictionary(const json::Value& value, const std::string& where,
   ConfigReader rope(value, where);
   RopeSpec spec;
   spec.theta = rope.number("rope_theta", 1, 1e15, context.theta);
-  if (context.family.has_rotated_share)
+  if (const json::Value* type = rope.take("rope_type");
+      type && *type == json::Value("proportional"))
+    read_proportional(rope, context, where, spec);
+  else if (context.family.has_rotated_share)
     spec.rotated = rotated_of(rope.number("partial_rotary_factor", 1e-3, 1, context.rotated_share),
-                              context.spec, where);
+                              context.head_dim, where);
   else if (context.family.name == "mistral4")
     rope.take("partial_rotary_factor");  // qk_rope_head_dim says it, too
   else
@@ -167,22 +182,28 @@ struct Ropes {
 // A dictionary of dictionaries has one for each kind of layer.
 Ropes read_kinds(const json::Value& value, const std::string& where, const RopeContext& context) {
   ConfigReader kinds(value, where);
-  const auto kind = [&](const char* name, double theta) {
+  const AttentionSpec* first = context.spec.first<AttentionSpec>();
+  const int full = first ? context.spec.head_dim_of(*first) : context.head_dim;
+  const auto kind = [&](const char* name, double theta, int head_dim) {
     const json::Value* found = kinds.take(name);
     RopeContext own = context;
     own.theta = theta;
+    own.head_dim = head_dim;
     return read_dictionary(found ? *found : json::Value(json::Object{}),
                            fmt::format("{}: \"{}\"", where, name), own);
   };
-  const Ropes ropes{kind("full_attention", context.theta),
-                    kind("sliding_attention", context.family.local_theta)};
+  const Ropes ropes{kind("full_attention", context.theta, full),
+                    kind("sliding_attention", context.family.local_theta, context.head_dim)};
   kinds.refuse_others();
   return ropes;
 }
 
 Ropes read_both(ConfigReader& reader, const Family& family, const DecoderSpec& spec) {
   const bool has_theta = reader.take("rope_theta");
-  RopeContext context{family, spec, reader.number("rope_theta", 1, 1e15, family.theta),
+  RopeContext context{family,
+                      spec,
+                      spec.head_dim,
+                      reader.number("rope_theta", 1, 1e15, family.theta),
                       reader.number("original_max_position_embeddings", 1, kMaxPositions, 0),
                       family.rotated_share};
   if (family.has_rotated_share)

@@ -29,6 +29,11 @@ enum class TensorRole {
   up_bias,
   down_bias,
   ffn_out_norm,
+  router_norm,  // of experts beside a dense network, as the next ones
+  expert_scale,
+  experts_norm,
+  experts_out_norm,
+  sum_out_norm,
   query_down,
   query_norm,
   still_query,
@@ -84,6 +89,13 @@ enum class TensorRole {
   block,
   block_bias,
   mtp_head_norm,
+  layer_input_embedding,  // of what tokens bring to each layer
+  layer_input_projection,
+  layer_input_norm,
+  own_input_gate,  // of one layer
+  own_input_projection,
+  own_input_out_norm,
+  layer_scalar,
   final_norm,
   final_norm_bias,
   head,

@@ -60,6 +60,12 @@ std::string tensor_name(TensorRole role) {
   switch (role) {
     case embedding:
       return "model.embed_tokens.weight";
+    case layer_input_embedding:
+      return "model.embed_tokens_per_layer.weight";
+    case layer_input_projection:
+      return "model.per_layer_model_projection.weight";
+    case layer_input_norm:
+      return "model.per_layer_projection_norm.weight";
     case final_norm:
       return "model.norm.weight";
     case final_norm_bias:
@@ -78,6 +84,11 @@ std::vector<TensorSpec> tensors_of(const DecoderSpec& spec) {
     tensors.push_back({role, -1, tensor_name(role), std::move(shape)});
   };
   if (spec.tokens() > 0) add(embedding, {spec.tokens(), spec.hidden});
+  if (const int64_t each = spec.layer_input_width(); each > 0) {
+    add(layer_input_embedding, {spec.tokens(), spec.layers * each});
+    add(layer_input_projection, {spec.layers * each, spec.hidden});
+    add(layer_input_norm, {each});
+  }
   for (int layer = 0; layer < spec.layers; ++layer) add_layer(spec, layer, tensors);
   if (spec.final_norm) add(final_norm, {spec.hidden});
   if (spec.norm == NormKind::layer) add(final_norm_bias, {spec.hidden});

@@ -4,7 +4,7 @@ namespace invar {
 
 void Attend::copy_slots() const {
   const StepTables& tables = p_.ops.tables();
-  if (tables.num_copies == 0) return;
+  if (tables.num_copies == 0 || spec_.shares_keys) return;
   const Kernels& kernels = p_.ops.kernels();
   p_.ops.run("copy_slots", p_.kv.stored.data ? kernels.copy_stored : kernels.copy_slots,
              CopySlotsParams{p_.kv, tables.copies, tables.num_copies});
@@ -12,6 +12,8 @@ void Attend::copy_slots() const {
 
 QkvParams Attend::rotation(const RopeTable& rope, const float* q_norm, const float* k_norm) const {
   const StepTables& tables = p_.ops.tables();
+  KvLayer own = p_.kv;
+  if (spec_.shares_keys) own.kv_heads = 0;  // then there are queries alone
   return {.qkv = at_.products,
           .qkv_stride = products_width(),
           .rows = p_.rows,
@@ -25,25 +27,27 @@ QkvParams Attend::rotation(const RopeTable& rope, const float* q_norm, const flo
           .write_begin = tables.write_begin,
           .write_block = tables.write_block,
           .write_slot = tables.write_slot,
-          .kv = p_.kv,
+          .kv = own,
           .q = at_.q,
           .non_finite = p_.ops.non_finite()};
 }
 
 bool Attend::rotates() const {
   return p_.ops.kernels().rotated_attention && p_.ops.tables().rows_are_apart && !p_.ops.tape() &&
-         !p_.kv.stored.data && !spec_.latent && !p_.hooks.is_traced() && !at_.products_are_wanted;
+         !p_.kv.stored.data && !spec_.latent && !spec_.shares_keys && !p_.hooks.is_traced() &&
+         !at_.products_are_wanted;
 }
 
 void Attend::store_slots() const {
   if (!p_.kv.stored.data) return;
   const StepTables& tables = p_.ops.tables();
-  p_.ops.run("store", p_.ops.kernels().store_slots,
-             StoreSlotsParams{.kv = p_.kv,
-                              .rows = p_.rows,
-                              .write_begin = tables.write_begin,
-                              .write_block = tables.write_block,
-                              .write_slot = tables.write_slot});
+  if (!spec_.shares_keys)
+    p_.ops.run("store", p_.ops.kernels().store_slots,
+               StoreSlotsParams{.kv = p_.kv,
+                                .rows = p_.rows,
+                                .write_begin = tables.write_begin,
+                                .write_block = tables.write_block,
+                                .write_slot = tables.write_slot});
   p_.ops.run("load", p_.ops.kernels().load_slots,
              LoadSlotsParams{.kv = p_.kv,
                              .rows = p_.rows,

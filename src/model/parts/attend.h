@@ -22,7 +22,7 @@ class Attend {
          const HeadShare& share, const Arrays& at)
       : p_(pass), model_(model), spec_(spec), share_(share), at_(at) {}
 
-  // Keys and values of drafts that were accepted go to their slots.
+  // Keys and values of drafts that were accepted go to their slots, in the layer that has them.
   void copy_slots() const;
   // Queries and keys turn by `rope`, behind their norms or without them.
   QkvParams rotation(const RopeTable& rope, const float* q_norm, const float* k_norm) const;
@@ -32,7 +32,8 @@ class Attend {
   void store_slots() const;
   void run(const QkvParams& rotation) const;
   int64_t products_width() const {
-    return int64_t{share_.heads + 2 * share_.kv_heads} * model_.head_dim;
+    const int kv_heads = spec_.shares_keys ? 0 : share_.kv_heads;
+    return int64_t{share_.heads + 2 * kv_heads} * model_.head_dim_of(spec_);
   }
 
  private:

@@ -11,9 +11,9 @@ using enum TensorRole;
 
 // Ranks share out heads; the attention output is cut along them.
 void Attention::visit(Weights& w, TensorVisitor& tensors) const {
-  const int64_t d = model_.hidden, e = model_.head_dim;
+  const int64_t d = model_.hidden, e = head_dim();
   const bool is_layer_norm = model_.norm == NormKind::layer;
-  const TensorAxis queries{model_.query_width(), share_.first_head * e, share_.heads * e};
+  const TensorAxis queries{model_.heads * e, share_.first_head * e, share_.heads * e};
   const auto of_kv_heads = [&](int64_t each) {
     return TensorAxis{model_.kv_heads_of(spec_) * each, share_.first_kv_head * each,
                       share_.kv_heads * each};
@@ -26,10 +26,10 @@ void Attention::visit(Weights& w, TensorVisitor& tensors) const {
     tensors.vector(w.norm, {{input_norm, "input_layernorm.weight", whole(d)}});
   if (is_before(spec_.norms) && is_layer_norm)
     tensors.vector(w.norm_bias, {{input_norm_bias, "input_layernorm.bias", whole(d)}});
-  std::vector<TensorRow> products{{q, "self_attn.q_proj.weight", queries, inputs},
-                                  {k, "self_attn.k_proj.weight", keys, inputs}};
+  std::vector<TensorRow> products{{q, "self_attn.q_proj.weight", queries, inputs}};
+  if (!spec_.shares_keys) products.push_back({k, "self_attn.k_proj.weight", keys, inputs});
   const TensorRow value{v, "self_attn.v_proj.weight", values, inputs};
-  if (!places_values()) products.push_back(value);
+  if (!spec_.shares_keys && !spec_.keys_are_values && !places_values()) products.push_back(value);
   tensors.matrix(w.qkv, products, {.takes_quantised = true, .others = &w.qkv_others});
   if (places_values()) tensors.matrix(w.v, {value}, {.takes_quantised = true});
   if (spec_.has_output_gate)
@@ -43,10 +43,12 @@ void Attention::visit(Weights& w, TensorVisitor& tensors) const {
     const bool is_joint = model_.joint_qk_norm;
     tensors.vector(w.q_norm, {{q_norm, "self_attn.q_norm.weight",
                                whole(is_joint ? model_.query_width() : e)}});
-    tensors.vector(w.k_norm,
-                   {{k_norm, "self_attn.k_norm.weight", whole(is_joint ? keys.size : e)}});
+    if (!spec_.shares_keys)
+      tensors.vector(w.k_norm,
+                     {{k_norm, "self_attn.k_norm.weight", whole(is_joint ? keys.size : e)}});
   }
-  if (spec_.has_unit_heads) tensors.numbers(w.ones, std::vector<float>(static_cast<size_t>(e), 1));
+  if (spec_.has_unit_heads || spec_.has_value_norm)
+    tensors.numbers(w.ones, std::vector<float>(static_cast<size_t>(e), 1));
   if (spec_.has_sinks)
     tensors.vector(w.sinks,
                    {{sinks, "self_attn.sinks", {model_.heads, share_.first_head, share_.heads}}});
@@ -64,7 +66,7 @@ void Attention::place(ActivationMemory& memory, Activations& at) const {
   if (!is_kept) at.products = memory.array<float>(qkv_width());
   if (is_kept && model_.qk_norm) at.qkv = memory.array<float>(qkv_width());
   if (is_kept && is_after(spec_.norms)) at.added = memory.array<float>(model_.hidden);
-  at.q = memory.heads(share_.heads, model_.head_dim);
+  at.q = memory.heads(share_.heads, head_dim());
   if (is_kept) at.max = memory.array<float>(share_.heads);
   if (is_kept) at.sum = memory.array<float>(share_.heads);
   if (places_values()) at.values = memory.array<float>(share_.kv_heads * value_dim());
@@ -95,7 +97,7 @@ void Attention::forward(const PartPass& p, const Weights& w, const Activations& 
   p.trace("attention_norm", at.normed, w.qkv.k);
 
   const QkvParams rotation = make_qkv(p, w, at, attend);
-  const int64_t q_stride = share_.heads * round_up(model_.head_dim, 32);
+  const int64_t q_stride = share_.heads * round_up(head_dim(), 32);
   p.trace("rope", Activation{at.q, p.ops.arithmetic().heads(), q_stride}, q_stride);
 
   attend.run(rotation);
@@ -104,15 +106,15 @@ void Attention::forward(const PartPass& p, const Weights& w, const Activations& 
 
   if (is_narrow()) narrow(p, at);
   p.ops.add_product("o", is_narrow() ? at.narrow : at.attended, w.o,
-                    shard_.runs(attention_output_split_k(model_)), w.o_bias, w.out_norm, p.next,
-                    at.added);
+                    shard_.runs(attention_output_split_k(model_, spec_)), w.o_bias, w.out_norm,
+                    p.next, at.added);
   p.trace("o", p.hidden, model_.hidden);
 }
 
 // The elements of each head that values have.
 void Attention::narrow(const PartPass& p, const Activations& at) const {
   const size_t size = static_cast<size_t>(size_of(at.narrow.type));
-  const size_t from = static_cast<size_t>(model_.head_dim) * size;
+  const size_t from = static_cast<size_t>(head_dim()) * size;
   const size_t to = static_cast<size_t>(value_dim()) * size;
   for (int64_t t = 0; t < p.rows; ++t)
     p.ops.stream().copy_rows(
@@ -148,11 +150,10 @@ bool Attention::goes_by_heads(const PartPass& p, const Weights& w, const Activat
   const Arithmetic& arithmetic = p.ops.arithmetic();
   const int parts = qkv_shares(p.rows, p.ops.team()).groups;
   return p.ops.kernels().qkv_product && !model_.joint_qk_norm && !turns_early() && !spec_.growth &&
-         !places_values() && !arithmetic.is_exact && !arithmetic.is_baseline &&
-         p.rows >= kByHeadRows && share_.kv_heads % parts == 0 &&
-         model_.head_dim % kPanelWidth == 0 &&
-         parts * qkv_scratch_stride(model_.head_dim) <= qkv_width() && !p.hooks.is_traced() &&
-         !at.qkv && !p.ops.is_adapted(w.qkv);
+         !places_values() && !makes_values() && !spec_.shares_keys && !arithmetic.is_exact &&
+         !arithmetic.is_baseline && p.rows >= kByHeadRows && share_.kv_heads % parts == 0 &&
+         head_dim() % kPanelWidth == 0 && parts * qkv_scratch_stride(head_dim()) <= qkv_width() &&
+         !p.hooks.is_traced() && !at.qkv && !p.ops.is_adapted(w.qkv);
 }
 
 // Rotated queries of the normed input; keys and values in their slots. Where attention rotates,
@@ -174,6 +175,7 @@ QkvParams Attention::make_qkv(const PartPass& p, const Weights& w, const Activat
                                .scratch = products});
   } else {
     qkv_product(p, w, at, products);
+    if (makes_values()) make_values(p, w, products);
     p.trace("qkv", products, qkv_width());
     if (model_.joint_qk_norm) norm_joint_heads(p, w, at);
     if (turns_early()) turn(p, at, p.ops.ropes().of(layer_), share_.heads + share_.kv_heads);
@@ -203,7 +205,7 @@ void Attention::qkv_product(const PartPass& p, const Weights& w, const Activatio
 
 void Attention::value_product(const PartPass& p, const Weights& w, const Activations& at,
                               float* out) const {
-  const int64_t first = qkv_width() - share_.kv_heads * model_.head_dim;
+  const int64_t first = qkv_width() - share_.kv_heads * head_dim();
   p.ops.product("v", at.normed, w.v, w.qkv_bias ? w.qkv_bias + first : nullptr, p.rows, at.values,
                 w.v.n, &w.o);
   p.ops.run("place values", p.ops.kernels().place_values,
@@ -211,10 +213,23 @@ void Attention::value_product(const PartPass& p, const Weights& w, const Activat
                               .rows = p.rows,
                               .heads = share_.kv_heads,
                               .width = value_dim(),
-                              .head_dim = model_.head_dim,
+                              .head_dim = head_dim(),
                               .scale = spec_.value_scale,
                               .out = out,
                               .out_stride = qkv_width()});
+}
+
+// Values behind their keys: those of the keys before norm and rotation, or their own; normed head
+// by head where they are.
+void Attention::make_values(const PartPass& p, const Weights& w, float* products) const {
+  const int64_t stride = qkv_width(), e = head_dim(), width = own_kv_heads() * e;
+  float* values = products + stride - width;
+  const auto bytes = [](int64_t count) { return static_cast<size_t>(count) * sizeof(float); };
+  if (spec_.keys_are_values)
+    p.ops.stream().copy_rows(values, bytes(stride), values - width, bytes(stride), bytes(width),
+                             p.rows);
+  for (float* head = values; spec_.has_value_norm && head < values + width; head += e)
+    p.ops.norm_part(head, stride, e, w.ones, {head, DType::f32, stride}, true);
 }
 
 // The queries of a row are one vector of the norm, its keys another one.
@@ -226,8 +241,8 @@ void Attention::norm_joint_heads(const PartPass& p, const Weights& w, const Acti
     p.ops.stream().copy_rows(at.qkv, bytes, products, bytes, bytes, 1);
   p.ops.norm_part(products, stride, queries, w.q_norm, {products, DType::f32, stride}, true);
   float* keys = products + queries;
-  p.ops.norm_part(keys, stride, share_.kv_heads * model_.head_dim, w.k_norm,
-                  {keys, DType::f32, stride}, true);
+  p.ops.norm_part(keys, stride, share_.kv_heads * head_dim(), w.k_norm, {keys, DType::f32, stride},
+                  true);
 }
 
 // The first heads of queries and keys, before their norms. A table of growth multiplies them.
@@ -238,7 +253,7 @@ void Attention::turn(const PartPass& p, const Activations& at, const RopeTable& 
                               .x_stride = qkv_width(),
                               .rows = p.rows,
                               .heads = heads,
-                              .head_dim = model_.head_dim,
+                              .head_dim = head_dim(),
                               .positions = p.ops.tables().positions,
                               .cos = rope.cos(),
                               .sin = rope.sin()});

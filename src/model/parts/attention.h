@@ -7,7 +7,7 @@
 namespace invar {
 
 struct AttentionWeights : PartWeights {
-  Matrix qkv;                        // [(H + 2G) * E][D]: q, then k, then v
+  Matrix qkv;  // [(H + 2G) * E][D]: q, then k, then v, as far as the layer makes them
   std::vector<Matrix> qkv_others;    // its last tensors, where these are stored in other blocks
   Matrix v;                          // [G * V][D], where values are placed; else it is in qkv
   Matrix gate;                       // [H * E][D] of outputs, or none
@@ -47,9 +47,7 @@ class Attention final : public PartOf<AttentionWeights, AttentionActivations> {
   bool is_read_later() const override {
     return layer_spec_.ffn() && layer_spec_.ffn()->is_parallel;
   }
-  StateShape state() const override {
-    return {.kv_heads = share_.kv_heads, .head_dim = model_.head_dim};
-  }
+  StateShape state() const override { return {.kv_heads = own_kv_heads(), .head_dim = head_dim()}; }
   const char* refusal() const override;
 
  private:
@@ -65,6 +63,7 @@ class Attention final : public PartOf<AttentionWeights, AttentionActivations> {
   void qkv_product(const PartPass& p, const Weights& w, const Activations& at,
                    float* products) const;
   void value_product(const PartPass& p, const Weights& w, const Activations& at, float* out) const;
+  void make_values(const PartPass& p, const Weights& w, float* products) const;
   void narrow(const PartPass& p, const Activations& at) const;
   QkvParams make_qkv(const PartPass& p, const Weights& w, const Activations& at,
                      const Attend& attend) const;
@@ -73,14 +72,17 @@ class Attention final : public PartOf<AttentionWeights, AttentionActivations> {
   // Whether the rotation stands before the norms of heads.
   bool turns_early() const { return model_.late_qk_norm || spec_.has_unit_heads; }
 
-  int value_dim() const { return spec_.value_dim ? spec_.value_dim : model_.head_dim; }
-  bool is_narrow() const { return value_dim() < model_.head_dim; }
+  int head_dim() const { return model_.head_dim_of(spec_); }
+  // Of which it makes keys and values itself.
+  int own_kv_heads() const { return spec_.shares_keys ? 0 : share_.kv_heads; }
+  int value_dim() const { return spec_.value_dim ? spec_.value_dim : head_dim(); }
+  bool is_narrow() const { return value_dim() < head_dim(); }
   // Whether values are a product of their own, which is put in its place.
   bool places_values() const { return is_narrow() || spec_.value_scale != 1; }
-  int64_t query_width() const { return int64_t{share_.heads} * model_.head_dim; }
-  int64_t qkv_width() const {
-    return int64_t{share_.heads + 2 * share_.kv_heads} * model_.head_dim;
-  }
+  // Whether values are anything else than their part of the product of q, k and v.
+  bool makes_values() const { return spec_.keys_are_values || spec_.has_value_norm; }
+  int64_t query_width() const { return int64_t{share_.heads} * head_dim(); }
+  int64_t qkv_width() const { return int64_t{share_.heads + 2 * own_kv_heads()} * head_dim(); }
   void attention_backward(BackwardPass& b, const Kept& kept, const Activation& d_attended) const;
   void head_norm_gradient(BackwardPass& b, const Kept& kept, TensorRole role, int64_t first,
                           int64_t heads) const;

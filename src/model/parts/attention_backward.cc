@@ -90,7 +90,7 @@ void Attention::backward(BackwardPass& b, const Kept& kept) const {
   b.pack_inputs(at.attended, queries);
   b.weight_gradient("o dW", b.gradient(o, layer_), d_out, {0, d}, queries);
   b.bias_gradient(o_bias, layer_, d_out, {0, d});
-  b.adapter(kept.w.o, at.attended, shard_.runs(attention_output_split_k(model_)), d_out,
+  b.adapter(kept.w.o, at.attended, shard_.runs(attention_output_split_k(model_, spec_)), d_out,
             ws.attended.data());
   if (spec_.has_output_gate) output_gate_backward(b, at);
 
@@ -133,7 +133,8 @@ const char* Attention::refusal() const {
   if (spec_.sees_ahead)
     return "its attention is in both directions, whose gradient is not implemented";
   if (spec_.chunk > 0) return "its attention goes by chunks, whose gradient is not implemented";
-  if (places_values() || spec_.kv_heads > 0)
+  if (places_values() || makes_values() || spec_.shares_keys || spec_.kv_heads > 0 ||
+      spec_.head_dim > 0)
     return "its values are not as its keys, whose gradient is not implemented";
   if (spec_.growth)
     return "its queries grow with their positions, whose gradient is not implemented";

@@ -44,6 +44,8 @@ class DenseFfn final : public PartOf<FfnWeights, FfnActivations> {
   void backward(BackwardPass& b, const Kept& kept) const override;
 
   const char* norm_name() const;
+  const char* out_norm_name() const;
+  void leave_beside(const PartPass& p, const Weights& w, const Activations& at) const;
   void curved_product(const PartPass& p, const Weights& w, const Activations& at) const;
   Activation inputs_of_curve(BackwardPass& b, const Kept& kept) const;
 
@@ -57,6 +59,12 @@ const char* DenseFfn::norm_name() const {
   return layer_spec_.attention() && is_after(layer_spec_.attention()->norms)
              ? "pre_feedforward_layernorm.weight"
              : "post_attention_layernorm.weight";
+}
+
+// Where experts stand beside it, theirs is behind the sum.
+const char* DenseFfn::out_norm_name() const {
+  return layer_spec_.has_networks_beside() ? "post_feedforward_layernorm_1.weight"
+                                           : "post_feedforward_layernorm.weight";
 }
 
 // Ranks share out the width; down is cut along it.
@@ -74,8 +82,7 @@ void DenseFfn::visit(Weights& w, TensorVisitor& tensors) const {
     tensors.vector(w.gate_bias, {{gate_bias, "mlp.gate_proj.bias", f}});
   if (has_bias) tensors.vector(w.up_bias, {{up_bias, "mlp.up_proj.bias", f}});
   if (has_bias) tensors.vector(w.down_bias, {{down_bias, "mlp.down_proj.bias", d}});
-  if (is_after(spec_.norms))
-    tensors.vector(w.out_norm, {{ffn_out_norm, "post_feedforward_layernorm.weight", d}});
+  if (is_after(spec_.norms)) tensors.vector(w.out_norm, {{ffn_out_norm, out_norm_name(), d}});
 }
 
 void DenseFfn::place(ActivationMemory& memory, Activations& at) const {
@@ -114,10 +121,21 @@ void DenseFfn::forward(const PartPass& p, const Weights& w, const Activations& a
   else
     curved_product(p, w, at);
   p.trace("gated", at.gated, width_);
+  if (layer_spec_.has_networks_beside()) return leave_beside(p, w, at);
 
   p.ops.add_product("down", at.gated, w.down, shard_.runs(down_split_k(spec_.width)), w.down_bias,
                     w.out_norm, p.next, at.added);
   p.trace("down", p.hidden, model_.hidden);
+}
+
+// What experts beside it add to: norm(down(x)).
+void DenseFfn::leave_beside(const PartPass& p, const Weights& w, const Activations& at) const {
+  const int64_t d = model_.hidden;
+  float* out = p.ops.beside();
+  p.ops.partial_product("down", at.gated, w.down, shard_.runs(down_split_k(spec_.width)), out, d,
+                        true);
+  p.ops.norm_part(out, d, d, w.out_norm, {out, DType::f32, d}, true);
+  p.trace("down", out, d);
 }
 
 // out = curve(up(x))

@@ -23,7 +23,10 @@ void Experts::visit(Weights& w, TensorVisitor& tensors) const {
   const std::vector<int32_t> at = shard_.placement.experts_at(count, shard_.size);
   const Each each{
       count, {at.begin() + first_expert(shard_.rank), at.begin() + first_expert(shard_.rank + 1)}};
-  tensors.vector(w.norm, {{post_norm, "post_attention_layernorm.weight", d}});
+  if (spec_.is_beside)
+    visit_beside(w, tensors);
+  else
+    tensors.vector(w.norm, {{post_norm, "post_attention_layernorm.weight", d}});
   std::vector<TensorRow> routers{{router, "mlp.gate.weight", all, d}};
   if (spec_.shared_gate)
     routers.push_back({shared_expert_gate, "mlp.shared_expert_gate.weight", whole(1), d});
@@ -46,6 +49,15 @@ void Experts::visit(Weights& w, TensorVisitor& tensors) const {
     tensors.numbers(w.places, shard_.placement.places_of(count, shard_.size));
 }
 
+void Experts::visit_beside(Weights& w, TensorVisitor& tensors) const {
+  const TensorAxis d = whole(model_.hidden), all = whole(spec_.routing.experts);
+  tensors.vector(w.router_norm, {{router_norm, "router.scale", d}});
+  tensors.vector(w.expert_scale, {{expert_scale, "router.per_expert_scale", all}});
+  tensors.vector(w.norm, {{experts_norm, "pre_feedforward_layernorm_2.weight", d}});
+  tensors.vector(w.out_norm, {{experts_out_norm, "post_feedforward_layernorm_2.weight", d}});
+  tensors.vector(w.sum_norm, {{sum_out_norm, "post_feedforward_layernorm.weight", d}});
+}
+
 void Experts::visit_shared(Weights& w, TensorVisitor& tensors) const {
   const TensorAxis d = whole(model_.hidden),
                    f = shared(spec_.shared_width, shard_.rank, shard_.size);
@@ -65,6 +77,8 @@ void Experts::place(ActivationMemory& memory, Activations& at) const {
   const int64_t d = model_.hidden, chosen = spec_.routing.chosen;
   at.stream = memory.stream(d);
   at.normed = memory.activation(d);
+  if (spec_.is_beside) at.routed = memory.activation(d);
+  if (spec_.is_beside) at.sum = memory.array<float>(d);
   at.router = memory.array<float>(spec_.routing.experts + (spec_.shared_gate ? 1 : 0));
   at.chosen = memory.array<int32_t>(chosen);
   at.weights = memory.array<float>(chosen);
@@ -97,12 +111,15 @@ void Experts::forward(const PartPass& p, const Weights& w, const Activations& at
 
   const Activation outputs = expert_outputs(p, w, at);
   if (spec_.shared_width > 0) shared_output(p, w, at);
-  combine(p, w, at, outputs);
+  if (spec_.is_beside)
+    combine_beside(p, w, at, outputs);
+  else
+    combine(p, w, at, outputs);
   p.trace("experts", p.hidden, model_.hidden);
 }
 
 MatmulParams Experts::router_of(const PartPass& p, const Weights& w, const Activations& at) const {
-  return {.x = at.normed,
+  return {.x = spec_.is_beside ? at.routed : at.normed,
           .w = w.router,
           .rows = p.rows,
           .split_k = p.ops.split_k(1, w.router.k),
@@ -125,7 +142,8 @@ void Experts::route(const PartPass& p, const Weights& w, const Activations& at) 
                           .rows = p.rows,
                           .ids = at.chosen,
                           .weights = at.weights,
-                          .given = p.ops.given_experts(layer_)};
+                          .given = p.ops.given_experts(layer_),
+                          .scales = w.expert_scale};
   const SortRowsParams sort{.ids = at.chosen,
                             .expert_places = w.places,
                             .rows = p.rows,
@@ -143,13 +161,14 @@ void Experts::route(const PartPass& p, const Weights& w, const Activations& at) 
                                 .most_rows = p.rows * how.chosen,
                                 .out = at.inputs};
   const bool are_few = kernels.choose_experts && gather.most_rows <= kFewPairs;
-  if (are_few && p.ops.at_once().route_experts && p.ops.is_settled() && w.norm &&
-      w.router.type == DType::bf16)
+  if (are_few && !spec_.is_beside && p.ops.at_once().route_experts && p.ops.is_settled() &&
+      w.norm && w.router.type == DType::bf16)
     return p.ops.run("norm, router, choose", p.ops.at_once().route_experts,
                      RouteExpertsParams{.norm = p.ops.norm_of(p.hidden, w.norm, at.normed),
                                         .router = router_of(p, w, at),
                                         .choose = {route, sort, gather}});
   p.ops.norm(p.hidden, w.norm, at.normed);
+  if (spec_.is_beside) p.ops.norm(p.hidden, w.router_norm, at.routed);
   p.ops.run_product("router", router_of(p, w, at));
   if (are_few)
     return p.ops.run("choose", kernels.choose_experts, ChooseExpertsParams{route, sort, gather});
@@ -283,6 +302,37 @@ void Experts::shared_output(const PartPass& p, const Weights& w, const Activatio
   }
   p.ops.partial_product("shared down", at.shared_gated, w.shared_down,
                         shard_.runs(down_split_k(spec_.shared_width)), at.shared, stride);
+}
+
+// h = h + norm(what the dense network left + norm(the sum of its experts' outputs))
+void Experts::combine_beside(const PartPass& p, const Weights& w, const Activations& at,
+                             const Activation& outputs) const {
+  const int64_t d = model_.hidden;
+  p.ops.stream().clear(at.sum, static_cast<size_t>(p.rows * d) * sizeof(float));
+  p.ops.run("combine", p.ops.kernels().combine,
+            CombineParams{.y = outputs,
+                          .rounds = outputs.type != at.inputs.type,
+                          .place = at.place,
+                          .weights = at.weights,
+                          .chosen = spec_.routing.chosen,
+                          .shared = nullptr,
+                          .shared_stride = 0,
+                          .gate = nullptr,
+                          .gate_stride = 0,
+                          .rows = p.rows,
+                          .width = d,
+                          .hidden = at.sum,
+                          .scale = 1,
+                          .by_place = p.ops.is_host_baseline()});
+  p.ops.norm_part(at.sum, d, d, w.out_norm, {at.sum, DType::f32, d}, true);
+  p.ops.run("add", p.ops.kernels().add,
+            AddParams{.x = at.sum,
+                      .x_stride = d,
+                      .bias = nullptr,
+                      .rows = p.rows,
+                      .width = d,
+                      .y = p.ops.beside()});
+  p.ops.add_normed(p.ops.beside(), d, w.sum_norm);
 }
 
 // h = h + the sum of its experts' outputs

@@ -6,13 +6,17 @@
 namespace invar {
 
 struct ExpertsWeights : PartWeights {
-  const float* norm = nullptr;         // [D]
-  Matrix router;                       // [experts (+ the shared one's gate)][D]
-  Matrix gate_up;                      // [F of an expert][D], a stack of pairs; or of ups alone
-  Matrix down;                         // [D][F of an expert], a stack
-  Matrix shared_gate_up;               // [F of the shared expert][D], a pair
-  Matrix shared_down;                  // [D][F of the shared expert]
-  const float* choice_bias = nullptr;  // [experts] or null, as the next one
+  const float* norm = nullptr;          // [D]
+  const float* router_norm = nullptr;   // [D] or null, as the next three: beside a dense network
+  const float* expert_scale = nullptr;  // [experts]
+  const float* out_norm = nullptr;      // [D]
+  const float* sum_norm = nullptr;      // [D]
+  Matrix router;                        // [experts (+ the shared one's gate)][D]
+  Matrix gate_up;                       // [F of an expert][D], a stack of pairs; or of ups alone
+  Matrix down;                          // [D][F of an expert], a stack
+  Matrix shared_gate_up;                // [F of the shared expert][D], a pair
+  Matrix shared_down;                   // [D][F of the shared expert]
+  const float* choice_bias = nullptr;   // [experts] or null, as the next one
   const float* router_bias = nullptr;
   const float* gate_bias = nullptr;  // [experts that are here][F] or null, as the next one
   const float* up_bias = nullptr;
@@ -24,6 +28,8 @@ struct ExpertsWeights : PartWeights {
 struct ExpertsActivations : PartActivations {
   float* stream = nullptr;    // [T][D] the residual stream before it, or null
   Activation normed;          // [T][D]
+  Activation routed;          // [T][D] what the router reads, where that is something else
+  float* sum = nullptr;       // [T][D] of a row's experts, or null
   float* router = nullptr;    // [T][experts (+ 1)] logits
   int32_t* chosen = nullptr;  // [T][C]
   float* weights = nullptr;   // [T][C]
@@ -50,6 +56,7 @@ class Experts final : public PartOf<ExpertsWeights, ExpertsActivations> {
  private:
   void visit(Weights& w, TensorVisitor& tensors) const override;
   void visit_shared(Weights& w, TensorVisitor& tensors) const;
+  void visit_beside(Weights& w, TensorVisitor& tensors) const;
   const Matrix* first(const Weights& w) const override { return &w.router; }
   void place(ActivationMemory& memory, Activations& at) const override;
   void forward(const PartPass& p, const Weights& w, const Activations& at) const override;
@@ -67,6 +74,8 @@ class Experts final : public PartOf<ExpertsWeights, ExpertsActivations> {
             const Activation& out) const;
   Activation gather_outputs(const PartPass& p, const Activations& at) const;
   void shared_output(const PartPass& p, const Weights& w, const Activations& at) const;
+  void combine_beside(const PartPass& p, const Weights& w, const Activations& at,
+                      const Activation& outputs) const;
   void combine(const PartPass& p, const Weights& w, const Activations& at,
                const Activation& outputs) const;
 

@@ -153,7 +153,7 @@ void LatentAttention::forward(const PartPass& p, const Weights& w, const Activat
   p.ops.heads_product("v up", at.attended, e, w.value_up, at.values);
   const int64_t values = int64_t{share_.heads} * latent_.value;
   p.ops.round_part(at.values, values, values, at.out);
-  p.ops.add_product("o", at.out, w.o, shard_.runs(attention_output_split_k(model_)), nullptr,
+  p.ops.add_product("o", at.out, w.o, shard_.runs(attention_output_split_k(model_, spec_)), nullptr,
                     nullptr, p.next);
   p.trace("o", p.hidden, model_.hidden);
 }

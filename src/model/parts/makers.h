@@ -15,5 +15,6 @@ std::unique_ptr<LayerPart> make_short_conv(const PartPlace& place);
 std::unique_ptr<LayerPart> make_state_space(const PartPlace& place);
 std::unique_ptr<LayerPart> make_dense_ffn(const PartPlace& place);
 std::unique_ptr<LayerPart> make_experts(const PartPlace& place);
+std::unique_ptr<LayerPart> make_layer_end(const PartPlace& place);
 
 }  // namespace invar

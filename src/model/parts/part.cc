@@ -23,6 +23,7 @@ struct Maker {
   auto operator()(const StateSpaceSpec&) const { return make_state_space(place); }
   auto operator()(const DenseFfnSpec&) const { return make_dense_ffn(place); }
   auto operator()(const ExpertsSpec&) const { return make_experts(place); }
+  auto operator()(const LayerEndSpec&) const { return make_layer_end(place); }
 };
 
 }  // namespace
