@@ -638,7 +638,7 @@ BEFORE = ("input_layernorm", None, "post_attention_layernorm", None)  # of atten
 BEHIND = (None, "post_attention_layernorm", None, "post_feedforward_layernorm")
 GEMMA = ("input_layernorm", "post_attention_layernorm", "pre_feedforward_layernorm", "post_feedforward_layernorm")
 GLM = ("input_layernorm", "post_self_attn_layernorm", "post_attention_layernorm", "post_mlp_layernorm")
-NORMS = {"gemma2": GEMMA, "gemma3_text": GEMMA, "olmo2": BEHIND, "olmo3": BEHIND, "exaone4": BEHIND, "glm4": GLM}
+NORMS = {"gemma2": GEMMA, "gemma3_text": GEMMA, "gemma4_text": GEMMA, "olmo2": BEHIND, "olmo3": BEHIND, "exaone4": BEHIND, "glm4": GLM}
 
 class Family:
     """What the page's list of section 4 says of a config.json."""
@@ -658,10 +658,10 @@ class Family:
         self.embedding_scale = F32(math.sqrt(c["hidden_size"])) if gemma else F32(c["embedding_multiplier"]) if granite else None
         self.residual_scale = F32(c["residual_multiplier"]) if granite and c["residual_multiplier"] != 1 else None
         self.logits_divisor = F32(c["logits_scaling"]) if granite else None
-        a = c["attention_multiplier"] if granite else 1 / math.sqrt(c["query_pre_attn_scalar"]) if gemma else None
+        a = c["attention_multiplier"] if granite else 1 / math.sqrt(c.get("query_pre_attn_scalar", 1)) if gemma else None
         gemma2 = self.name == "gemma2"
         cap, self.logits_cap = ((c.get("attn_logit_softcapping", 50), c.get("final_logit_softcapping", 30)) if gemma2
-                                else (None, None))
+                                else (None, c.get("final_logit_softcapping") if self.name == "gemma4_text" else None))
         self.cap_scale = F32(2 * (a or 1 / math.sqrt(self.size)) / cap) if cap else None
         self.scale = F32(LOG2E * cap if cap else LOG2E * a if a else LOG2E / math.sqrt(self.size))  # section 4.1, c
         self.joint, self.late = self.name in ("olmo2", "olmo3", "olmoe"), self.name == "hunyuan_v1_dense"
@@ -1061,8 +1061,14 @@ def sample(logits, prompt, answer, a):
     return int(kept[np.argmax(score[kept])]), processed
 
 # ---- the command ----------------------------------------------------------------------------------------------------
+def model_of(folder):
+    if json.load(open(os.path.join(folder, "config.json")))["model_type"] != "gemma4_text":
+        return Model
+    import page_gemma4  # which has this page's functions
+    return page_gemma4.Model
+
 def generate(folder, a):
-    model = Model(folder, a.arith, a.weights)
+    model = model_of(folder)(folder, a.arith, a.weights)
     prompt, answer, chain, logprobs, first = [int(t) for t in a.tokens.split(",")], [], bytes(32), [], []
     processed = []
     generation = os.path.join(folder, "generation_config.json")

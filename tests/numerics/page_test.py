@@ -149,6 +149,32 @@ def check_experts():
     return failed
 
 
+# Gemma 4: keys that layers share, wide late layers and what tokens bring; heads of 512 and keys as values; experts beside.
+SMALL = ["--hidden", "64", "--heads", "4", "--kv-heads", "2", "--ffn", "64", "--vocab", "512"]
+GEMMA4 = {"shared": ["--preset", "tiny", "--family", "gemma4_text", "--layers", "5"],
+          "512": ["--preset", "gemma-4-31b", "--layers", "6", "--head-dim", "16", *SMALL],
+          "experts": ["--preset", "gemma-4-26b-a4b", "--layers", "6", "--head-dim", "32", "--experts", "8", "--experts-per-token", "3", *SMALL]}
+
+
+def check_gemma4():
+    """How many of its made models differ from the page."""
+    failed, hashes = 0, set()
+    for name, arguments in GEMMA4.items():
+        for arithmetic in ["portable", "hopper"] if FULL else ["portable"]:
+            with tempfile.TemporaryDirectory() as folder:
+                subprocess.run([INVAR, "make-model", f"{folder}/model", *arguments], check=True, stdout=subprocess.DEVNULL)
+                config = json.load(open(f"{folder}/model/config.json"))
+                json.dump(config | {"sliding_window": 6}, open(f"{folder}/model/config.json", "w"))
+                tokens = [(7 * i * i + 3 * i) % 512 for i in range(11)]
+                engine = engine_answer(folder, f"{folder}/model", arithmetic, tokens, PLAIN)
+                page = page_answer(f"{folder}/model", arithmetic, tokens, PLAIN)
+            differing = [key for key in engine if engine[key] != page[key]]
+            hashes.add(engine["logits_hash"])
+            failed += bool(differing)
+            print(f"gemma4 {name} {arithmetic}: {engine['logits_hash'][:16]}", f"DIFFERENT: {differing}" if differing else "equal", flush=True)
+    return failed + (len(hashes) < len(GEMMA4))  # the control: others have other hashes
+
+
 # Types of blocks of each layer's tensors, and of the embedding and the head; q, k and v of layer 1 are of two, gate and
 # up of layer 0 too, which are twins therefore.
 IN_BLOCKS = [{"q_proj": "q4_k", "k_proj": "q4_k", "v_proj": "q4_k", "o_proj": "q5_0", "gate_proj": "q6_k", "up_proj": "q5_k",
@@ -242,7 +268,7 @@ def main():
         failed += bool(differing)
         print(f"{model} {arithmetic} {length} tokens: {engine['logits_hash'][:16]} {block['logits_hash'][:16]}",
               f"DIFFERENT: {differing} {engine} {block}" if differing else "equal", flush=True)
-    failed += check_experts() + check_blocks()
+    failed += check_experts() + check_gemma4() + check_blocks()
     # The control: other tokens, arithmetics and prompts have other hashes.
     if len(hashes) < count * 2 // 3:
         print(f"expected the cases to have different hashes, found {len(hashes)} in {count}")
