@@ -454,7 +454,7 @@ std::vector<Axis> make_axes(bool full, const Schedule& base, const DecoderSpec& 
   axes.push_back(block_sizes(base));
   if (Axis all = ranks(base, spec); all.schedules.size() > 1) axes.push_back(std::move(all));
   if (routed_columns(spec) > 0) axes.push_back(expert_order(full, base, spec));
-  if (most_stages(spec) > 1) axes.push_back(layer_cuts(full, base, spec));
+  if (most_stages(spec) == spec.layers) axes.push_back(layer_cuts(full, base, spec));
   axes.push_back(policies(base));
   axes.push_back(prefix_cache(base, spec));
   axes.push_back(preemption(base, spec));
