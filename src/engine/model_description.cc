@@ -116,8 +116,8 @@ ModelConfig read_model_config(const ModelOptions& options) {
     if (is_preset(options.model)) return {.spec = preset_spec(options.model)};
     std::error_code ignored;
     if (!std::filesystem::exists(options.model, ignored))
-      fail_usage("expected a model directory or a preset of {}, found nothing at {}",
-                 fmt::join(preset_names(), ", "), json::quoted(options.model));
+      fail_usage("expected a model directory or a preset of invar make-model, found nothing at {}",
+                 json::quoted(options.model));
   }
   const HfDirectory directory = open_hf_directory(options.model);
   ModelConfig config = parse_model_config(directory.config, directory.generation_config,

@@ -1123,7 +1123,7 @@ class Batch(CliTest):
                   self.request("bad", prompt="x", guided_regex="("),
                   self.request("two", prompt="x", guided_regex="a", guided_choice=["b"]),
                   self.chat_line("keyword", messages=hello, response_format={"type": "json_schema", "json_schema": {
-                      "schema": {"type": "number", "multipleOf": 0.3}}}),
+                      "schema": {"type": "number", "multipleOf": 1e-30}}}),
                   self.chat_line("type", messages=hello, response_format={"type": "xml"}),
                   self.request("schema text", prompt="x", guided_json="{", seed=0)]
         done, answers = self.run_lines(lines)

@@ -146,8 +146,8 @@ double tile_cost(const ProductShape& s) {
   return 1.0 * kTurn * ceil_div(int64_t{tiles} * kBlocks, s.multiprocessors);
 }
 // From so many rows on, tiles of 128 x 128 wait for the L2 cache of an H100, which has to bring 16
-// bytes for 1024 operations. Tiles of 128 x 256 and pairs of 128 x 128 want 12. On an H200 pairs are
-// the faster ones by 3 to 6 %, on an H100 the wide tiles by 1.4 %.
+// bytes for 1024 operations. Tiles of 128 x 256 and pairs of 128 x 128 want 12. On an H200 pairs
+// are the faster ones by 3 to 6 %, on an H100 the wide tiles by 1.4 %.
 constexpr int64_t kManyRows = 1024;
 template <int kTurn>
 double square_cost(const ProductShape& s) {
