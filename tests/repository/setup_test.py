@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
 """When scripts/setup configures a build with CUDA, and what scripts/build says of one. Usage: setup_test.py SOURCE"""
+import json
 import os
 import pathlib
 import shutil
@@ -20,11 +21,11 @@ echo "INVAR_CUDA:BOOL=$cuda" > build/$preset/CMakeCache.txt
 # Twenty steps, of which the last may go wrong; as ninja shows them.
 NINJA = """#!/bin/bash
 [ "${!#}" != build.ninja ] || exit 0
-[ "${!#}" != -n ] || NINJA_STATUS='[%f/%t] '
+case " $* " in *" -n "*) dry=1; NINJA_STATUS='[%f/%t] ' ;; esac
 for i in $(seq 1 20); do
   status=${NINJA_STATUS/\\%f/$i}; status=${status/\\%t/20}; status=${status/\\%e/$((i * 6)).125}
   echo "${status}Building CXX object $i"
-  [ "${!#}" = -n ] || [ $i != 20 ] || [ -z "$BREAKS" ] || { echo "FAILED: 20.cc"; echo "20.cc:1: error: wrong"; exit 1; }
+  [ "$dry" ] || [ $i != 20 ] || [ -z "$BREAKS" ] || { echo "FAILED: 20.cc"; echo "20.cc:1: error: wrong"; exit 1; }
 done
 """
 INSTALLED = "#!/bin/sh\necho 'install ok installed'\n"  # dpkg-query
@@ -83,6 +84,9 @@ class SetupTest(unittest.TestCase):
 
     def test_a_build_says_how_long_it_takes_and_how_far_it_is(self):
         self.program("cmake", NINJA)
+        self.program("ninja", NINJA)
+        (self.root / "build/release").mkdir(parents=True)
+        (self.root / "build/release/build.ninja").touch()
         done = self.build()
         self.assertEqual((done.returncode, done.stderr), (0, ""))
         first, *lines = done.stdout.splitlines()
@@ -92,6 +96,20 @@ class SetupTest(unittest.TestCase):
         done = self.build(BREAKS="1")
         self.assertEqual(done.returncode, 1)
         self.assertIn("20.cc:1: error: wrong", done.stdout)
+
+    def test_steps_are_counted_where_folders_are_looked_through(self):
+        """By CMake and Ninja themselves. Ninja's dry run of a build that looks for new files ends before the first step."""
+        (self.root / "bin" / "cmake").unlink()
+        for i in range(5):
+            (self.root / f"{i}.cc").write_text(f"int f{i}() {{ return {i}; }}\n")
+        (self.root / "CMakeLists.txt").write_text("cmake_minimum_required(VERSION 3.25)\nproject(steps CXX)\n"
+                                                  "file(GLOB files CONFIGURE_DEPENDS *.cc)\nadd_library(invar STATIC ${files})\n")
+        (self.root / "CMakePresets.json").write_text(json.dumps({
+            "version": 6, "configurePresets": [{"name": "release", "generator": "Ninja", "binaryDir": "${sourceDir}/build/release"}],
+            "buildPresets": [{"name": "release", "configurePreset": "release"}]}))
+        subprocess.run(["cmake", "--preset", "release"], cwd=self.root, check=True, capture_output=True)
+        self.assertRegex(self.build().stdout, r"^Building release: 6 steps on ")
+        self.assertRegex(self.build().stdout, r"^Building release: 0 steps on ")
 
     def test_other_presets_keep_their_own_choice(self):
         for preset in ("tsan", "package"):
