@@ -1,6 +1,6 @@
-# cmake -DOUTPUT=page_files.cc "-DFILES=a;b" -P embed.cmake: the files as invar::server::page_files(). Of the page's scripts, styles
-# and documents without what only their readers need: the spaces that lines begin with, and comments,
-# which begin a line or stand behind two spaces.
+# cmake -DOUTPUT=page_files.cc "-DFILES=a;b" -P embed.cmake: the files as invar::server::page_files(). It leaves out
+# of the page's scripts, styles and documents the spaces that lines begin with, and comments, which begin a line or stand
+# behind two spaces.
 set(arrays "")
 set(table "")
 set(number 0)

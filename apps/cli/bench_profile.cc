@@ -9,15 +9,15 @@ namespace invar::cli {
 
 namespace {
 
-// Of the feed-forward networks that a row goes through in a layer, together.
+// The width of the feed-forward networks that a row goes through in a layer, together.
 double width_of_row(const LayerSpec& layer) {
   if (!layer.experts()) return layer.ffn_width();
   const ExpertsSpec& experts = *layer.experts();
   return double(experts.routing.chosen) * experts.width + experts.shared_width;
 }
 
-// What bounds a step: `rows` rows with one row of logits each where `logits` says so, which see
-// `places` places in all and read `cached` places of the cache.
+// The work that bounds a step: `rows` rows with one row of logits each where `logits` says so,
+// which see `places` places in all and read `cached` places of the cache.
 struct StepWork {
   double rows, logits, places, cached;
 };

@@ -77,7 +77,8 @@ void add_engine_flags(CLI::App& command, EngineFlags& flags) {
       ->capture_default_str();
   command
       .add_option("--scheduling-policy", s.policy,
-                  fmt::format("Who is computed next: {}", fmt::join(scheduler_names(), ", ")))
+                  fmt::format("The policy that chooses what is computed next: {}",
+                              fmt::join(scheduler_names(), ", ")))
       ->capture_default_str();
   add_chunk_flags(command, flags);
   command

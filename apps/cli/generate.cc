@@ -289,7 +289,7 @@ void add_generate(CLI::App& app, Action& action) {
   command->add_option_function<std::string>(
       "--logprobs-mode",
       [flags](const std::string& name) { flags->params.logprobs_mode = logprobs_mode_of(name); },
-      "Of what they are: raw_logprobs, scaled_logprobs, processed_logprobs, raw_logits or "
+      "Their kind: raw_logprobs, scaled_logprobs, processed_logprobs, raw_logits or "
       "processed_logits");
   command->add_option("--input", flags->input,
                       "Requests, one JSON object a line (OpenAI batch format)");

@@ -200,11 +200,10 @@ void add_answer_flags(CLI::App& command, ServeFlags& flags) {
       ->check(CLI::Range(-1, kMostLogprobs))
       ->capture_default_str();
   command
-      .add_option(
-          "--logprobs-mode", flags.logprobs_mode,
-          "Of what log-probabilities are, where a request does not say it: raw_logprobs (of "
-          "the model's logits), scaled_logprobs (of those by the temperature), "
-          "processed_logprobs (of what is sampled from), raw_logits or processed_logits")
+      .add_option("--logprobs-mode", flags.logprobs_mode,
+                  "The kind of log-probabilities where a request does not say it: raw_logprobs (of "
+                  "the model's logits), scaled_logprobs (of the logits by the temperature), "
+                  "processed_logprobs (of what is sampled from), raw_logits or processed_logits")
       ->capture_default_str();
   command.add_flag("--no-prompt-logprobs{false}", flags.engine.options.prompt_logprobs,
                    "Refuse prompt_logprobs and echo with logprobs");

@@ -29,7 +29,7 @@ void check_formats(const server::ServedModel& model) {
         model.thought_format == ThoughtFormat::none ? "none" : style_of(model.thought_format).name);
 }
 
-// What requests leave open: the model's own generation_config.json, or with "vllm" vLLM's defaults.
+// The values that requests leave open: the model's generation_config.json, or with "vllm" vLLM's.
 SamplingParams model_defaults(const ServeFlags& flags, const ModelOptions& model) {
   if (flags.generation_config == "vllm") return {};
   if (flags.generation_config != "auto")

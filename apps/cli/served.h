@@ -1,4 +1,4 @@
-// What a server tells its clients of the model.
+// A server's answers to clients who ask about the model.
 #pragma once
 
 #include <optional>
@@ -7,7 +7,7 @@
 
 namespace invar::cli {
 
-// What clients are told of the model, and what of its files that needs.
+// The answers about the model, and the parts of its files that they need.
 class Served {
  public:
   Served(const ServeFlags& flags, const ModelOptions& options, const Tokenizer& tokenizer);

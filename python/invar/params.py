@@ -63,8 +63,9 @@ class SamplingParams:
 
     max_tokens None: as many as the context leaves. logprobs k: of each token and the k likeliest beside it, -1 for all of
     the vocabulary. logprobs_mode: "raw_logprobs" (of the model's logits), "processed_logprobs" (of what is sampled from),
-    "scaled_logprobs" (of the logits by the temperature), "raw_logits" or "processed_logits"; None: the LLM's, whose own default is the first. logit_bias {token id: what is added to its logit}. trace_decode_token_ids: the answer is these tokens;
-    their log-probabilities are computed. receipt: a signed receipt of each answer. logits_hash: whether logits are hashed,
+    "scaled_logprobs" (of that row before top-k, top-p and min-p), "raw_logits" or "processed_logits"; None: the LLM's,
+    whose own default is the first. logit_bias {token id: what is added to its logit}. trace_decode_token_ids: the answer
+    is these tokens; their log-probabilities are computed. receipt: a signed receipt of each answer. logits_hash: whether logits are hashed,
     which takes time in proportion to the vocabulary. Unknown names raise TypeError.
     """
 

@@ -37,6 +37,11 @@ std::shared_ptr<Model> load_drafter(const SpeculativeConfig& config, Model& targ
     fail_usage("expected a drafter of the target's vocabulary of {} tokens, found {} in {}",
                expected, found, config.model);
   expect_same_vocabulary(of.model, options.model);
+  if (sees_ahead(drafter->spec()))
+    fail_usage(
+        "expected a drafter whose attention looks back, found {}, whose attention looks in both "
+        "directions",
+        config.model);
   return drafter;
 }
 

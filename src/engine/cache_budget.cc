@@ -69,6 +69,10 @@ void Engine::settle_whole_texts() {
   constexpr int kLongest = 8192;
   SchedulerOptions& s = options_.scheduler;
   if (s.max_model_len == 0) s.max_model_len = std::min(kLongest, model_.spec().max_positions);
+  if (s.max_model_len > kMostRows)
+    fail_usage(
+        "expected a max-model-len of at most {} where attention is in both directions, found {}",
+        kMostRows, s.max_model_len);
   if (!computes_whole_prompts(s.policy)) s.policy = "vllm";
   s.max_num_batched_tokens = std::max(s.max_num_batched_tokens, s.max_model_len);
   options_.step_rows = s.max_num_batched_tokens;

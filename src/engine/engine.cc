@@ -9,7 +9,7 @@ namespace invar {
 namespace {
 
 // Rows of a step are counted in 32 bits, those of drafts with them.
-constexpr int kMostSequences = 1 << 20, kMostRows = 1 << 24;
+constexpr int kMostSequences = 1 << 20;
 
 // Whether this model's requests may have adapters, or one sentence about why not.
 void expect_adapters(Model& model, const AdapterLimits& limits, Proposer* proposer) {

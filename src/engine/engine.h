@@ -140,6 +140,8 @@ class Engine {
   std::string check_integrity() const;
 
  private:
+  static constexpr int kMostRows = 1 << 24;  // of a step
+
   // For prompts, in a step in which more sequences decode than it should have rows.
   int prompt_rows() const { return has_states_ ? kBoundary : 32; }
 

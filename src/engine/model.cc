@@ -36,6 +36,8 @@ int64_t Model::weight_bytes_per_token() const {
     const DecoderWeights& weights = worker->weights();
     if (weights.shard().has_embedding && !weights.embedding_is_shared())
       total -= weights.embedding().bytes();
+    if (weights.layer_inputs().width() > 0)  // a token reads a row of it
+      total -= weights.layer_inputs().embedding.bytes();
     for (size_t i = 0; i < static_cast<size_t>(spec().layers); ++i) {  // a token reads some experts
       const LayerWeights& layer = weights.layers()[i];
       const LayerParts parts = parts_of({spec(), static_cast<int>(i), weights.shard()});

@@ -124,7 +124,7 @@ json::Value message_body(const openai::Request& request, const TextAnswer& answe
   Blocks blocks(request);
   for_each_part(
       answer, [&](std::string_view thought, std::string_view text) { blocks.push(thought, text); });
-  blocks.finish(answer.finish == FinishReason::length);
+  blocks.finish(is_cut(answer.finish));
   json::Value message = message_of(request, head, answer, blocks.all(), false);
   if (request.logits_hash) message.set("logits_hash", to_hex(answer.logits_hash));
   return message;
@@ -150,7 +150,7 @@ void MessageWriter::push(size_t, const TokenOutput& output, std::string& out) {
   if (answer.finish == FinishReason::failed)
     return fail(sentence_of_failure(answer.error), code_of_failure(answer.error, nullptr), out);
   const bool is_over = answer.finish != FinishReason::none;
-  if (is_over) blocks_.finish(answer.finish == FinishReason::length);
+  if (is_over) blocks_.finish(is_cut(answer.finish));
   show(is_over, out);
   if (is_over) end(out);
 }

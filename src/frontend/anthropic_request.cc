@@ -267,7 +267,7 @@ json::Value choice_of(const json::Value& choice) {
                       {"function", json::Object{{"name", member(choice, "name")}}}};
 }
 
-// Whether all tools that a choice may be of were left out, of these that were sent.
+// True where every sent tool that a choice allows was left out.
 bool lost_its_tools(const json::Value& choice, const json::Array& sent) {
   const std::string type = type_of(choice);
   if (type != "any" && type != "tool") return false;
@@ -284,8 +284,9 @@ bool lost_its_tools(const json::Value& choice, const json::Array& sent) {
 void set_choice(const json::Value& choice, const json::Value* tools, json::Value& chat,
                 RequestWarnings& warnings) {
   if (tools && tools->is_array() && lost_its_tools(choice, tools->as_array()))
-    return warnings.add("tool_choice is ignored: its tool is left out");
-  chat.set("tool_choice", choice_of(choice));
+    warnings.add("tool_choice is ignored: its tool is left out");
+  else
+    chat.set("tool_choice", choice_of(choice));
   const json::Value* one = choice.find("disable_parallel_tool_use");
   if (!one || one->is_null()) return;
   if (!one->is_bool())

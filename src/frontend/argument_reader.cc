@@ -40,6 +40,18 @@ const json::Value* parameters_of(const json::Value& tools, std::string_view func
   return nullptr;
 }
 
+// Whether the grammar closes every value of the function's parameters.
+bool is_strict(const json::Value& tools, std::string_view function) {
+  if (!tools.is_array()) return false;
+  for (const json::Value& tool : tools.as_array()) {
+    const json::Value* made = tool.find("function");
+    const json::Value* name = made ? made->find("name") : nullptr;
+    const json::Value* strict = made ? made->find("strict") : nullptr;
+    if (name && *name == json::Value(function)) return strict && *strict == json::Value(true);
+  }
+  return false;
+}
+
 // What "#/a/b" names within `root`.
 const json::Value* referred(const json::Value& root, std::string_view pointer) {
   const json::Value* found = pointer.starts_with('#') ? &root : nullptr;
@@ -107,16 +119,17 @@ json::Value value_of(std::string_view text) {
   }
 }
 
-// Where a value ends in the text so far.
+// The end of a value in the text so far.
 struct ValueEnd {
   bool is_there = false;
-  size_t at = 0;     // else the value goes on so far at least
+  size_t at = 0;     // is_there false: the value has at least these bytes
   size_t bytes = 0;  // of its mark
 };
 
 class Parameters final : public ArgumentReader {
  public:
-  Parameters(std::string name, const json::Value& tools) : name_(std::move(name)), tools_(tools) {}
+  Parameters(std::string name, const json::Value& tools)
+      : name_(std::move(name)), tools_(tools), is_strict_(is_strict(tools, name_)) {}
 
   size_t read(std::string_view text, std::string& json) override {
     const std::string_view all = text;
@@ -166,7 +179,7 @@ class Parameters final : public ArgumentReader {
     return true;
   }
 
-  // What stands here is no parameter.
+  // The text here is no parameter.
   bool end_in_midst(std::string& json) {
     json += keys_.empty() ? "{}" : "}";
     return over_ = true;
@@ -212,12 +225,15 @@ class Parameters final : public ArgumentReader {
     bool is_there = false, goes_on = false;  // it may be one when more has come
     size_t bytes = 0;
   };
-  // </parameter>, what ends the call, or the next parameter, on a line of its own.
+  // </parameter>, or, where a model may have left that out, the call's end or the next parameter on
+  // a line of its own.
   Mark mark_at(std::string_view text, bool begins_line) const {
     constexpr size_t kMostGaps = 64;
     if (text.starts_with(kEndParameter)) return {.is_there = true, .bytes = kEndParameter.size()};
+    if (kEndParameter.starts_with(text)) return {.goes_on = true};
+    if (is_strict_ || !begins_line) return {};
     if (text.starts_with(kEndCall)) return {.is_there = true};
-    for (const std::string_view mark : {kEndParameter, kEndCall, kEndFunction})
+    for (const std::string_view mark : {kEndCall, kEndFunction})
       if (mark.starts_with(text)) return {.goes_on = true};
     if (text.starts_with(kEndFunction)) {
       text.remove_prefix(kEndFunction.size());
@@ -228,7 +244,7 @@ class Parameters final : public ArgumentReader {
     }
     const json::Value* parameters = parameters_of(tools_, name_);
     const json::Value* properties = parameters ? parameters->find("properties") : nullptr;
-    if (!begins_line || !properties || !properties->is_object()) return {};
+    if (!properties || !properties->is_object()) return {};
     Mark mark;
     for (const auto& [key, schema] : properties->as_object()) {
       if (keys_.contains(key)) continue;
@@ -257,6 +273,7 @@ class Parameters final : public ArgumentReader {
 
   std::string name_, key_;
   const json::Value& tools_;
+  bool is_strict_;
   std::set<std::string> keys_;
   size_t looked_ = 0;  // bytes of a value that waits in which its end does not begin
   bool within_ = false, at_front_ = false, is_text_ = false, is_new_ = false;

@@ -40,8 +40,8 @@ class ArgumentReader {
   // Takes what it can from the front of `text`, appends what that adds to the JSON, and returns
   // the bytes that it took. What it leaves is to come again, with more behind it.
   virtual size_t read(std::string_view text, std::string& json) = 0;
-  // The answer has ended of itself, with `rest` left: what is missing of the JSON, where the format
-  // says no more than that.
+  // Appends what the JSON lacks when the answer has ended of itself with `rest` left, where the
+  // format allows that.
   virtual void close(std::string_view, std::string&) {}
   // Nothing more belongs to the arguments: they are whole, or go on in a way that makes no sense.
   bool is_over() const { return over_; }

@@ -200,7 +200,7 @@ json::Value response_body(const Request& request, const TextAnswer& answer, cons
   const auto take = [&](std::string_view text, bool is_last) {
     std::vector<AnswerPiece> pieces;
     reader.push(text, pieces);
-    if (is_last) reader.finish(pieces, answer.finish == FinishReason::length);
+    if (is_last) reader.finish(pieces, is_cut(answer.finish));
     for (const AnswerPiece& piece : pieces) items.push(piece);
   };
   for_each_part(answer, [&](std::string_view thought, std::string_view text) {
@@ -243,7 +243,7 @@ void ResponseWriter::push(size_t, const TokenOutput& output, std::string& out) {
   std::vector<AnswerPiece> pieces;
   reader_.push(piece, pieces);
   const bool is_over = answer.finish != FinishReason::none;
-  if (is_over) reader_.finish(pieces, answer.finish == FinishReason::length);
+  if (is_over) reader_.finish(pieces, is_cut(answer.finish));
   for (const AnswerPiece& one : pieces) show(one, out);
   const bool is_text_alone =
       request_.tools == ToolFormat::none && request_.base.thoughts.format == ThoughtFormat::none;
@@ -302,7 +302,7 @@ void ResponseWriter::end_item(std::string& out, bool is_last) {
   if (!std::exchange(open_, false)) return;
   const size_t i = items_.size() - 1;
   items_.is_call(i) ? end_call(i, out) : end_text(i, out);
-  const bool is_cut = is_last && builder_.answer.finish == FinishReason::length;
+  const bool is_cut = is_last && invar::is_cut(builder_.answer.finish);
   const char* status = status_of(items_, i, is_cut);
   event("response.output_item.done", i,
         json::Object{{"item", item_of(request_, head_, items_, i, status)}}, out);

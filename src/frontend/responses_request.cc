@@ -124,6 +124,7 @@ class Items {
     else
       for (const char* key : {"action", "operation"})
         if (const json::Value* what = item.find(key)) arguments = json::dump(*what);
+    if (arguments.is_null()) arguments = "{}";
     if (name == json::Value("")) fail_usage("expected call_id and name in {}", json::excerpt(item));
     const bool goes_on = !messages_.empty() && (last_of(messages_).find("tool_calls") ||
                                                 waits_for_words(last_of(messages_)));
@@ -255,7 +256,7 @@ void check_truncation(const json::Value& value) {
     fail_usage("expected truncation auto or disabled, found {}", json::excerpt(value));
 }
 
-// Those of the tools that {"type": "allowed_tools", "mode": ..., "tools": [...]} names.
+// The tools that {"type": "allowed_tools", "mode": ..., "tools": [...]} names.
 json::Value allowed_tools(const json::Value& tools, const json::Value& choice) {
   const json::Value* named = choice.find("tools");
   if (!named || !named->is_array())
@@ -263,28 +264,44 @@ json::Value allowed_tools(const json::Value& tools, const json::Value& choice) {
   json::Array allowed;
   for (const json::Value& tool : tools.as_array())
     if (std::ranges::any_of(named->as_array(), [&](const json::Value& one) {
-          return text_in(one, "name") == text_in(*tool.find("function"), "name");
+          const std::string name = text_in(one, "name");
+          return !name.empty() && name == text_in(*tool.find("function"), "name");
         }))
       allowed.push_back(tool);
   return allowed;
 }
 
-// "auto" and its like, {"type": "function", "name": ...}, or a custom tool's. One of a tool that a
-// service would run is none.
-void set_choice(const json::Value& given, json::Value& chat, RequestWarnings& warnings) {
+// A tool that a service would run.
+bool is_of_service(const json::Value& tool) {
+  const std::string type = text_in(tool, "type");
+  return !type.empty() && type != "function" && type != "custom" && type != "namespace";
+}
+
+// As a chat completion has it: "auto" and its like, or a function.
+json::Value choice_of(const json::Value& given, json::Value& chat) {
   const std::string type = text_in(given, "type");
   json::Value choice = given;
   if (type == "custom") choice.set("type", "function");
-  if (type == "allowed_tools") {
-    const json::Value* tools = chat.find("tools");
-    if (tools) chat.set("tools", allowed_tools(*tools, given));
-    choice = text_in(given, "mode") == "required" ? "required" : "auto";
-  }
-  const bool is_known =
-      !given.is_object() || type == "function" || type == "custom" || type == "allowed_tools";
+  if (type != "allowed_tools") return choice;
+  const std::string mode = text_in(given, "mode");
+  if (mode != "auto" && mode != "required")
+    fail_usage("expected a mode auto or required in {}", json::excerpt(given));
+  if (const json::Value* tools = chat.find("tools"))
+    chat.set("tools", allowed_tools(*tools, given));
+  return mode;
+}
+
+// `sent`: the tools as they were sent, or null. A choice of tools that were all left out is none.
+void set_choice(const json::Value& given, const json::Value* sent, json::Value& chat,
+                RequestWarnings& warnings) {
+  json::Value choice = choice_of(given, chat);
+  const bool lost_some =
+      sent && sent->is_array() && std::ranges::any_of(sent->as_array(), is_of_service);
   const json::Value* tools = chat.find("tools");
-  const bool has_tools = tools && !tools->as_array().empty();
-  if (!is_known || (!has_tools && choice != json::Value("auto") && choice != json::Value("none")))
+  const bool none_is_left = !tools || tools->as_array().empty();
+  const bool is_of_lost = choice.is_object() && is_of_service(choice);
+  const bool wants_call = choice.is_object() || choice == json::Value("required");
+  if (lost_some && (is_of_lost || (none_is_left && wants_call)))
     return warnings.add("tool_choice is ignored: none of its tools is left");
   chat.set("tool_choice", std::move(choice));
 }
@@ -338,7 +355,7 @@ json::Value chat_body_of(const json::Value& body, const json::Array* earlier,
   for (const auto& [key, value] : body.as_object())
     if (!value.is_null() && !translate(key, value, chat, warnings)) chat.set(key, value);
   if (const json::Value* choice = body.find("tool_choice"); choice && !choice->is_null())
-    within("tool_choice", [&] { set_choice(*choice, chat, warnings); });
+    within("tool_choice", [&] { set_choice(*choice, body.find("tools"), chat, warnings); });
   return chat;
 }
 

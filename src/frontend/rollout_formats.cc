@@ -47,8 +47,8 @@ constexpr openai::ForeignField kSglangRefused[] = {
     {"image_data", "[]|\"\""},        {"audio_data", "[]|\"\""}, {"video_data", "[]|\"\""},
     {"lora_path", "[]|\"\""},         {"session_params", "{}"},  {"custom_params", "{}"},
     {"return_hidden_states", "false"}};
-// What these stacks' engines give, and their trainers compute again: SGLang's are of the logits by
-// the temperature, whatever top-p, top-k and min-p leave out; TRL's of what was sampled from.
+// The log-probabilities that these stacks' engines give and their trainers compute again. SGLang's
+// are of the logits by the temperature, before top-p, top-k and min-p; TRL's of the sampled row.
 constexpr const char *kSglangLogprobs = "scaled_logprobs", *kTrlLogprobs = "processed_logprobs";
 constexpr openai::ForeignField kTrlRefused[] = {{"images", "[]"}};
 constexpr Renamed kTrlFields[] = {{"n", "n"},
@@ -118,7 +118,7 @@ json::Array pairs_of(const json::Value& choice) {
   return pairs;
 }
 
-// Of each token the likeliest ones there, as pairs_of has them. `choice`: shows tokens by their
+// The likeliest tokens in each place, as pairs_of has them. `choice`: shows tokens by their
 // ids.
 json::Array top_pairs_of(const json::Value& choice) {
   constexpr std::string_view kId = "token_id:";
@@ -207,7 +207,7 @@ Asked asked_of_sglang(const json::Value& body) {
   asked.shown.is_batch = is_batch(*prompt);
   read_sglang_sampling(*sampling, asked.body);
   if (asked.shown.top > 0 && !asked.shown.has_logprobs)
-    fail_usage("top_logprobs_num needs \"return_logprob\": true");
+    fail_usage("expected \"return_logprob\": true beside top_logprobs_num, found none");
   if (asked.shown.has_logprobs) asked.body.set("logprobs", static_cast<int64_t>(asked.shown.top));
   if (asked.shown.top > 0) asked.body.set("return_tokens_as_token_ids", true);
   asked.shown.per_prompt = answers_of(asked.body);

@@ -457,7 +457,9 @@ void read_last_calls(ToolFormat format, std::string_view text, std::vector<ToolC
   if (format == ToolFormat::pythonic) return read_pythonic_calls(text, false, calls);
   const bool is_json =
       format == ToolFormat::tagged || format == ToolFormat::bare || format == ToolFormat::object;
-  if (const auto call = is_json && !text.empty() ? call_of(without_tag(text)) : std::nullopt)
+  const bool has_tag = format == ToolFormat::tagged;  // then a call may lack its arguments
+  if (const auto call =
+          is_json && !text.empty() ? call_of(without_tag(text), has_tag) : std::nullopt)
     calls.push_back(*call);
 }
 

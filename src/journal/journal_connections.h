@@ -14,7 +14,7 @@ namespace invar::server {
 // Damage stops the start unless it is accepted: a server that went on without a word would answer
 // an idempotency key that it has forgotten with another answer.
 void report_damage(const std::string& damage, const JournalOptions& options);
-// What SQLite finds wrong with the file, or nothing.
+// The damage that SQLite finds in the file, or nothing.
 std::string wrong_pages(sqlite::Connection& in);
 
 // The thread that writes has one connection, the one that copies the log another, readers a third.

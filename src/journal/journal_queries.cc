@@ -1,4 +1,4 @@
-// What is read from a journal, by the connection of readers.
+// Reads from a journal, by the connection of readers.
 #include "journal_connections.h"
 #include "lines.h"
 #include "log_check.h"

@@ -42,8 +42,8 @@ int shared_out_width(const LayerSpec& layer) {
   return layer.experts() && !layer.ffn() ? layer.experts()->shared_width : layer.ffn_width();
 }
 
-// Of the layers that attend, each value once, ascending by layer; of a model without such what one
-// would have.
+// The values of the layers that attend, each once, ascending by layer. A model without such layers
+// has the value that one would have.
 std::vector<int> all_attention_split_k(const DecoderSpec& spec) {
   std::vector<int> split_k;
   for (const LayerSpec& layer : spec.layer_specs) {

@@ -207,8 +207,8 @@ struct ExpertsSpec {
   bool operator==(const ExpertsSpec&) const = default;
 };
 
-// What ends a layer of Gemma 4: what the token itself brings to it (numerics 4), and then the
-// stream is multiplied by a number of the layer.
+// The end of a layer of Gemma 4 (numerics 4.5): the vector that the token itself brings is added,
+// and then the stream is multiplied by a number of the layer.
 struct LayerEndSpec {
   static constexpr PartRole kRole = PartRole::end;
   int input_width = 0;  // of what a token brings to each layer; 0: nothing
@@ -341,8 +341,8 @@ struct DecoderSpec {
   int head_dim_of(const AttentionSpec& attention) const {
     return attention.head_dim ? attention.head_dim : head_dim;
   }
-  // Whose keys and values a layer's attention reads: its own, or those of the last layer before it
-  // that has some and sees as far; -1: there is none.
+  // The layer whose keys and values a layer's attention reads: itself, or those of the last layer
+  // before it that has some and sees as far; -1: there is none.
   int kv_layer(int index) const {
     if (index >= layers) return index;
     const AttentionSpec* own = layer_specs[static_cast<size_t>(index)].attention();
@@ -358,7 +358,7 @@ struct DecoderSpec {
       if (kv_layer(other) == index) return true;
     return false;
   }
-  // Of what a token brings to each layer; 0: nothing.
+  // The width of the vector that a token brings to each layer; 0: none.
   int layer_input_width() const {
     const LayerEndSpec* end = first<LayerEndSpec>();
     return end ? end->input_width : 0;

@@ -16,7 +16,7 @@ namespace invar {
 // The weights of a layer's parts, in their order (model/parts/part.h).
 using LayerWeights = std::vector<std::unique_ptr<PartWeights>>;
 
-// What tokens bring to each layer is made of these; without such layers there are none.
+// Weights of the vectors that tokens bring to each layer; models without such layers have none.
 struct LayerInputWeights {
   Matrix embedding;             // [V][layers * P], in rows
   Matrix projection;            // [layers * P][D] of embeddings

@@ -1,4 +1,5 @@
-// What tokens bring to each layer, and the operations that end one (Gemma 4, numerics 4.5).
+// The vectors that tokens bring to each layer, and the operations that end one (Gemma 4,
+// numerics 4.5).
 #include <cmath>
 
 #include "model/operations.h"
@@ -60,19 +61,10 @@ void Operations::add_normed(float* x, int64_t stride, const float* norm) {
                           .scale = spec_.residual_scale,
                           .next = nullptr,
                           .out = {}};
-  if (kernels_.add_norm && !model_.arithmetic.is_baseline) {
+  if (kernels_.add_norm && !model_.arithmetic.is_baseline)
     run("add, norm", kernels_.add_norm, sum);
-  } else {
-    norm_part(x, stride, spec_.hidden, norm, {x, DType::f32, stride}, true);
-    run("add", kernels_.add,
-        AddParams{.x = x,
-                  .x_stride = stride,
-                  .bias = nullptr,
-                  .rows = rows_,
-                  .width = spec_.hidden,
-                  .y = ws_.hidden.data(),
-                  .scale = spec_.residual_scale});
-  }
+  else
+    add_now(sum, x, stride);
   round_residual();
 }
 

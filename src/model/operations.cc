@@ -248,7 +248,8 @@ void Operations::add_now(const AddNormParams& sum, const float* product, int64_t
                       .eps = sum.eps,
                       .rows = sum.rows,
                       .width = sum.width,
-                      .out = {sum.x, DType::f32, sum.x_stride}});
+                      .out = {sum.x, DType::f32, sum.x_stride},
+                      .keeps_pad = true});
   run("add", kernels_.add,
       AddParams{.x = sum.x,
                 .x_stride = sum.x_stride,

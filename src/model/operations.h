@@ -20,7 +20,7 @@ class Operations {
 
   // out = rows of the embedding
   void embed(float* out);
-  // What tokens, whose embeddings are h, bring to each layer (numerics 4.5), where they do.
+  // Makes the vectors that tokens, whose embeddings are h, bring to each layer (numerics 4.5).
   void make_layer_inputs();
   // out = RMSNorm(x), or with a bias LayerNorm(x), of the rows `rows_of` or all; without a weight
   // out = x
@@ -100,7 +100,7 @@ class Operations {
   std::byte* blocks_scratch() const { return ws_.blocks_scratch.data(); }
   // [T][D], where a network leaves what another one beside it adds to.
   float* beside() const { return ws_.beside.data(); }
-  // What tokens bring to a layer: [T][stride].
+  // The vectors that tokens bring to a layer: [T][stride].
   const float* layer_inputs(int layer) const;
   int64_t layer_inputs_stride() const;
   // The experts that all rows are to go through in that layer, or null.

@@ -34,7 +34,7 @@ struct CellTables {
   bool operator==(const CellTables&) const = default;
 };
 
-// What rows see whose attention is in both directions, in layers of one window; 0: of none.
+// The slots that rows see where attention is in both directions, in layers of one window (0: none).
 struct SeenSlots {
   int window = 0;
   const int32_t *first = nullptr, *last = nullptr;  // [T] each

@@ -9,7 +9,7 @@ namespace invar {
 
 namespace {
 
-// Of layers whose attention is in both directions, each once.
+// The windows of layers whose attention is in both directions, each once.
 std::vector<int> windows_ahead(const DecoderSpec& spec) {
   std::set<int> windows;
   for (const LayerSpec& layer : spec.layer_specs)

@@ -33,7 +33,7 @@ struct Workspace {
   DeviceArray<float> beside;       // [T][D]: of a network whose sum with another is normed
   DeviceArray<float> rank_logits;  // of several ranks, before they are put together
   DeviceArray<float> features;     // [T][features] of another decoder, or none
-  // What tokens bring to each layer, and what it is made of: [T][layers][P] each, or none.
+  // The vectors that tokens bring to each layer, and their contexts: [T][layers][P] each, or none.
   DeviceArray<float> layer_inputs, layer_contexts;
   DeviceArray<std::byte> quantised_bytes;    // what enters a product of integers or e4m3 numbers
   DeviceArray<bool> non_finite;              // [T]

@@ -11,7 +11,7 @@
 
 namespace invar {
 
-// What is shown of a token's likelihood: of the model's logits, of the row that the token is
+// The likelihood of a token that is shown: of the model's logits, of the row that the token is
 // sampled from, or of that row before min-p, top-k and top-p (numerics 6); its log-probability, or
 // the value in the row. Names are vLLM's; scaled ones are what SGLang shows.
 enum class LogprobsMode : uint8_t {
@@ -23,11 +23,11 @@ enum class LogprobsMode : uint8_t {
 };
 constexpr auto kLastLogprobsMode = LogprobsMode::scaled_logprobs;
 
-// Of a row that a sampler made.
+// Whether the row is one that a sampler made.
 constexpr bool is_processed(LogprobsMode mode) {
   return mode != LogprobsMode::raw_logprobs && mode != LogprobsMode::raw_logits;
 }
-// Of the one before filters.
+// Whether it is the one before filters.
 constexpr bool is_scaled(LogprobsMode mode) {
   return mode == LogprobsMode::scaled_logprobs;
 }

@@ -59,8 +59,8 @@ class Sampler {
   const char* process(const SampleInput& input);
   // The same without filters: the row after the temperature.
   const char* scale(const SampleInput& input);
-  // What sample_reference calls processed, of the last row, or what `scale` made; valid until the
-  // next.
+  // The row that sample_reference calls processed, or the one that `scale` made; valid until the
+  // next row.
   LogitRow& processed() { return row_; }
   // A sample of the processed row with this noise. REQUIRES: some token is not excluded.
   int32_t sample(const NoiseKey& key) const;

@@ -51,7 +51,9 @@ std::string first_difference(const json::Value& expected, const json::Value& fou
 const json::Array* receipts_alone(const json::Value& value) {
   const json::Value* list = value.find("data");
   if (!list || !list->is_array()) return nullptr;
-  const size_t members = value.find("object") ? 2 : 1;
+  const json::Value* object = value.find("object");
+  if (object && *object != json::Value("list")) return nullptr;
+  const size_t members = object ? 2 : 1;
   return value.as_object().size() == members ? &list->as_array() : nullptr;
 }
 

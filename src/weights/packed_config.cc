@@ -1,4 +1,4 @@
-// What a quantization_config says of the matrices, by the formats' written rules.
+// Reads what a quantization_config says of the matrices, by the formats' written rules.
 #include "base/error.h"
 #include "weights/packed_parts.h"
 

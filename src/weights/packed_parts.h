@@ -1,4 +1,5 @@
-// What the files of packed_formats.h share: values of a configuration, and numbers in tensors.
+// Functions that the files of packed_formats.h share: values of a configuration, and numbers in
+// tensors.
 #pragma once
 
 #include <bit>
@@ -38,7 +39,7 @@ inline float number(const Raw& raw, int64_t i) {
   return raw.dtype == "F16" ? f16_to_f32(bits) : bf16_to_f32(bits);
 }
 
-// What bitsandbytes says of a module, as JSON in a tensor of bytes.
+// The state of a module, which bitsandbytes writes as JSON in a tensor of bytes.
 inline constexpr const char* kNf4State = "weight.quant_state.bitsandbytes__nf4";
 struct Nf4State {
   int64_t rows, columns;

@@ -86,7 +86,7 @@ std::vector<int64_t> shape_by(const PackedFormat& format, const Raw& elements) {
   return {first, second};
 }
 
-// What a module says of its own shape, where it does: a row's last word may not be full.
+// The shape that a module says it has, where it does: a row's last word may not be full.
 std::vector<int64_t> said_shape(std::vector<int64_t> shape, int64_t in_word,
                                 const TensorSource& source, const RawTensors& raw,
                                 const std::string& name) {
@@ -108,7 +108,7 @@ std::vector<int64_t> said_shape(std::vector<int64_t> shape, int64_t in_word,
   return {sizes[0], sizes[1]};
 }
 
-// Of a vector also without the size of 1, of one number without any.
+// A vector may lack the size of 1, and one number any size.
 bool has_shape(const Raw& raw, int64_t rows, int64_t columns) {
   const bool is_vector = raw.shape.size() < 2 && columns == 1;
   if (is_vector) return raw.shape.empty() ? rows == 1 : raw.shape[0] == rows;

@@ -203,12 +203,30 @@ TEST(NewestFamilies, Gemma4sLayersShareKeysAndHaveHeadsOfTheirOwn) {
     EXPECT_EQ(layer.find<LayerEndSpec>()->input_width, 256) << i;
     EXPECT_EQ(spec.kv_layer(i), (std::vector{0, 1, 2, 2, 1}[static_cast<size_t>(i)])) << i;
   }
-  // What shares keys keeps nothing.
+  // A layer that shares keys keeps nothing.
   const std::vector<StateShape> states = states_of(spec);
   EXPECT_EQ(states[1], (StateShape{.kv_heads = 1, .head_dim = 512}));
   EXPECT_EQ(states[2], (StateShape{.kv_heads = 1, .head_dim = 256}));
   EXPECT_EQ(states[3].kv_heads + states[4].kv_heads, 0);
   EXPECT_EQ(most_stages(spec), 1);
+}
+
+// docs/models.md has these numbers.
+TEST(NewestFamilies, Gemma4sPresetsShareKeys) {
+  for (const auto& [preset, own] : {std::pair("gemma-4-e2b", 15), {"gemma-4-e4b", 24}}) {
+    const std::vector<StateShape> states = states_of(preset_spec(preset));
+    const auto count =
+        std::ranges::count_if(states, [](const StateShape& s) { return s.kv_heads > 0; });
+    fmt::print("{}: {} of {} layers have keys and values\n", preset, count, states.size());
+    EXPECT_EQ(count, own);
+  }
+}
+
+// A rotation that says nothing of full layers is refused.
+TEST(NewestFamilies, Gemma4sRotationOfFullLayersIsSaid) {
+  const std::string full = R"("full_attention": {)";
+  ASSERT_NE(std::string(kGemma4).find(full), std::string::npos);
+  EXPECT_THROW(parse(with(kGemma4, full, R"("other_attention": {)")), Error);
 }
 
 // Frequencies of what turns are the first ones of the whole head.
@@ -275,6 +293,13 @@ TEST(NewestFamilies, ShapesGoThroughJsonAndBack) {
                 config)
           << family << " " << layers;
     }
+  // 30 of 44 elements: as a share, rounded down again, these would be 28.
+  DecoderSpec odd = override_spec(preset_spec("tiny"), {.family = "gemma4_text", .layers = 2});
+  AttentionSpec& full = *odd.layer_specs.back().attention();
+  full.head_dim = 44;
+  full.rope = RopeSpec{.theta = 1e6, .rotated = 30, .spans_head = true};
+  const ModelConfig of_odd{odd, 2, {1}};
+  EXPECT_EQ(parse_model_config(json::parse(json::dump(config_json(of_odd)), "x"), {}, "m"), of_odd);
   for (const char* preset : {"gemma-4-e2b", "gemma-4-e4b", "gemma-4-31b", "gemma-4-26b-a4b"}) {
     const ModelConfig config{preset_spec(preset), 2, {1}};
     EXPECT_EQ(parse_model_config(json::parse(json::dump(config_json(config)), "x"), {}, "m"),

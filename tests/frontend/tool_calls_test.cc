@@ -1,3 +1,5 @@
+#include <fmt/format.h>
+
 #include "frontend/tool_calls.h"
 
 #include <gtest/gtest.h>
@@ -50,6 +52,7 @@ TEST(ToolCalls, Tagged) {
   expect(ToolFormat::tagged, call.substr(0, call.find("</")), {"", {R"(f {"a": 1})"}});
   expect(ToolFormat::tagged, "<tool_call>{}</tool_call>", {"<tool_call>{}</tool_call>", {}});
   expect(ToolFormat::tagged, R"(<tool_call>{"name": "f"}</tool_call>)", {"", {"f {}"}});
+  expect(ToolFormat::tagged, R"(<tool_call>{"name": "f"})", {"", {"f {}"}});
 }
 
 TEST(ToolCalls, ACallThatIsNotClosedSwallowsNothing) {
@@ -66,7 +69,7 @@ TEST(ToolCalls, ACallThatIsNotClosedSwallowsNothing) {
   expect(ToolFormat::qwen3_coder, "So <function=", {"So <function=", {}});
 }
 
-// What a model leaves out of the end of a value, a function or a call of qwen3_coder's.
+// A model may leave out the end of a value, a function or a call of qwen3_coder's.
 TEST(ToolCalls, AValueThatIsNotClosedEndsWithItsCall) {
   const json::Value tools = json::parse(R"([{"type": "function", "function": {"name": "f",
     "parameters": {"type": "object", "properties": {"a": {"type": "string"},
@@ -89,12 +92,38 @@ TEST(ToolCalls, AValueThatIsNotClosedEndsWithItsCall) {
   expect_calls(open + x + over + "\n" + open + x + end + over, {"", {is_x, is_x}});
   expect_calls(open, {"", {"f {}"}});
   expect_calls(open + "<parameter=c>\nnull\n" + over, {"", {R"(f {"c": null})"}});
+  expect_calls(open + "<parameter=b>\n7\n", {"", {R"(f {"b": 7})"}});
   expect_calls(open + "<parameter=b>\n7\n<parameter=c>\ny\n" + x + over,
                {"", {R"(f {"b": 7, "c": "y", "a": "x"})"}});
   // The controls: such words within a value that is closed.
-  for (const char* word : {"</function>", "<parameter=z>", "x <parameter=b>", "<parameter=", "</"})
+  for (const char* word : {"</function>", "<parameter=z>", "x <parameter=b>", "<parameter=", "</",
+                           "x </tool_call>", "x </function></tool_call>"})
     expect_calls(open + "<parameter=a>\n\n" + word + " y\n" + end + over,
                  {"", {std::string(R"(f {"a": "\n)") + word + R"( y"})"}});
+}
+
+// The grammar closes the values of a strict tool, so that such words on a line are within one.
+TEST(ToolCalls, AValueOfAStrictToolEndsWhereItIsClosed) {
+  const auto tools = [](const char* strict) {
+    return json::parse(
+        fmt::format(R"([{{"type": "function", "function": {{"name": "f", "strict": {},
+      "parameters": {{"type": "object", "properties": {{"a": {{"type": "string"}},
+      "b": {{"type": "string"}}}}}}}}}}])",
+                    strict),
+        "tools");
+  };
+  const json::Value strict = tools("true"), free = tools("false");
+  for (const std::string word : {"</tool_call>", "</function>\n</tool_call>", "<parameter=b>"}) {
+    const std::string call = "<tool_call>\n<function=f>\n<parameter=a>\nx\n" + word +
+                             "\ny\n</parameter>\n</function>\n</tool_call>";
+    std::string quoted;
+    json::append_quoted(quoted, "x\n" + word + "\ny");
+    const Parted whole = {"", {"f {\"a\": " + quoted + "}"}};
+    for (const size_t size : {size_t{1}, size_t{3}, call.size()}) {
+      EXPECT_EQ(part(ToolFormat::qwen3_coder, call, size, {}, &strict), whole) << word;
+      EXPECT_NE(part(ToolFormat::qwen3_coder, call, size, {}, &free), whole) << word;
+    }
+  }
 }
 
 // A parameter of qwen3_coder's whose schema allows a text is one.

@@ -157,7 +157,7 @@ TEST_P(ElementwiseTest, Curves) {
         }
 }
 
-// What a token brings to a layer, gated by the stream.
+// The vector that a token brings to a layer, gated by the stream.
 TEST_P(ElementwiseTest, GatedInputs) {
   for (const int64_t width : kRowWidths)
     for (const Kind kind : kKinds)

@@ -126,15 +126,18 @@ class ChatTest(BrowserTest):
         text = "".join(by_node("process.stdout.write(JSON.stringify(Array.from({ length: 40 }, (_, i) => hostile.kLong[i % hostile.kLong.length])))"))[:4000]
         self.browser.execute_cdp_cmd("Performance.enable", {})
         # 1000 tokens with their alternatives, 100 a second.
-        for name, pieces in [("as it is", [text[i:i + 4] for i in range(0, 4000, 4)]), ("the control, all at its end", [""] * 999 + [text])]:
+        shares = {}
+        for name, pieces in [("as it comes", [text[i:i + 4] for i in range(0, 4000, 4)]), ("all at its end", [""] * 999 + [text])]:
             self.begin(Answer(pieces=pieces, pause=0.01, usage=(10, 1000), logprobs=True))
             before = self.processor_seconds()
             seconds = self.ask_undisturbed("Long.")
             thread, process = (after - b for after, b in zip(self.processor_seconds(), before))
             print(f"\n1000 tokens of Markdown in {seconds:.1f} s, {name}: page's thread {100 * thread / seconds:.1f} % of a core, its process {100 * process / seconds:.1f} %")
-            self.assertEqual(self.run_js("return document.querySelectorAll('.message.assistant table').length") > 2, True)
+            self.assertGreater(self.run_js("return document.querySelectorAll('.message.assistant table').length"), 2)
             self.assertGreater(seconds, 9)
-            self.assertLess(thread / seconds, 0.15)  # the bar is 0.05 on a machine that does nothing else
+            shares[name] = thread / seconds
+        # The bar is 0.05 on a machine that does nothing else, where most of it is the stream's own.
+        self.assertLess(shares["as it comes"], min(0.15, 2 * shares["all at its end"]))
         self.no_faults()
 
     # ---- Conversations ----
@@ -200,6 +203,13 @@ class ChatTest(BrowserTest):
             self.until(lambda: self.all(".message.assistant strong"))
             self.assertEqual(self.find("system").get_attribute("value"), "Be kind.")
             self.assertEqual(len(self.titles()), 2)
+            odd = {"id": 1, "parent": 0, "role": "assistant", "text": "Odd one.", "meta": {"hash": 5, "error": 5, "finish": {}}}
+            other.write_text(json.dumps({"invar_conversations": 1, "conversations": [{"title": "Odd", "changed": 1e300, "messages": [odd]}]}))
+            self.find("talk-import").send_keys(str(other))
+            self.until(lambda: "Odd one." in self.find("messages").text)
+            self.assertEqual(self.find("system").get_attribute("value"), "", "nobody else's prompt")
+            self.browser.refresh()
+            self.until(lambda: "Odd one." in self.find("messages").text and self.text("identity"))
         self.no_faults()
 
     def test_an_answer_comes_while_another_conversation_is_read(self):
@@ -213,6 +223,18 @@ class ChatTest(BrowserTest):
         self.until(lambda: "answering" not in self.find("talk-list").text)
         next(one for one in self.all(".talk-name") if "Slowly" in one.text).click()
         self.until(lambda: self.all(".message.assistant .text")[0].text.count("Slow words.") == 30)
+        self.no_faults()
+
+    def test_a_conversation_that_is_deleted_while_it_is_answered_stays_away(self):
+        self.begin(Answer("Slow words. " * 60, pause=0.02))
+        self.find("prompt").send_keys("Slowly", Keys.ENTER)
+        self.until(lambda: "Slow words." in self.find("messages").text)
+        self.click("Delete")
+        self.until(lambda: self.titles() == [])
+        self.assertFalse(self.find("stop").is_displayed())
+        self.browser.refresh()
+        self.until(lambda: self.text("identity"))
+        self.assertEqual((self.titles(), self.all(".message")), ([], []))
         self.no_faults()
 
     def test_two_pages_of_a_browser_know_the_same_conversations(self):
@@ -313,7 +335,7 @@ class ChatTest(BrowserTest):
         server = ScriptedServer(Answer("I am back."))
         self.open(server=server)
         server.stop()
-        self.until(lambda: "does not answer since" in self.text("notice"))
+        self.until(lambda: "has not answered since" in self.text("notice"))
         self.find("prompt").send_keys("Are you there?", Keys.ENTER)
         self.until(lambda: "The server does not answer" in self.text("chat-state"))
         again = ScriptedServer(Answer("I am back."), port=server.port)
@@ -332,7 +354,7 @@ class ChatTest(BrowserTest):
         self.finished()
         messages = self.server.requests()[-1]["messages"]
         self.assertEqual([one["content"] for one in messages if one["role"] == "user"], ["Two", "Three"])
-        self.assertIn("no longer shown to the model", self.all(".divider")[0].text)
+        self.assertIn("no longer sees", self.all(".divider")[0].text)
         self.assertIn("the context is full", self.all(".facts")[-1].text)
         self.assertIn("4,096 of 4,096 of the context", self.all(".facts")[-1].text)
         self.server.answers = [Answer("Goes on.")]

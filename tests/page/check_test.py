@@ -117,6 +117,9 @@ class CheckTest(unittest.TestCase):
                 changed = json.loads(json.dumps(answer))
                 changed["receipt"]["answer"]["numbers"][0] += "1"
                 self.assertEqual(self.differing_numbers(changed["receipt"], None), ["Numbers"])
+                for name in ("public_key", "signature"):
+                    forged = {**found["receipt"], name: "00"}
+                    self.assertIs(page_says("ownRows", forged, {"system_fingerprint": fingerprint}, "")[-1][1], False, name)
         answer = self.server.post("/v1/decisions", **DECISION, receipt=True)
         changed = json.loads(json.dumps(answer))
         changed["answers"][1]["answer"] = "neither"

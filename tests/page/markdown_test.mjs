@@ -47,7 +47,7 @@ test("code has colours, and its text is never another", () => {
     for (let i = 0; i < 200; ++i) { const code = text(); assert.equal(words(colours(language, code)), code, language); }
 });
 
-// Of a text in pieces: the element that has grown.
+// The element that has grown from a text in pieces.
 function grown(text, next) {
   const element = new FakeElement("div"), growing = new GrowingMarkdown();
   for (let at = 0; at < text.length;) { const to = Math.min(text.length, at + 1 + next(9)); patch(element, growing.append(text.slice(at, to))); at = to; }

@@ -1,7 +1,9 @@
 #!/usr/bin/env python3
-"""Embedding models whose attention looks in both directions, and what a template of pairs is to a model that answers.
+"""Embedding models whose attention looks in both directions; a template of pairs with a model that answers.
 Usage: directions_test.py INVAR [unittest arguments]"""
 import concurrent.futures
+import itertools
+import json
 import random
 import shutil
 import subprocess
@@ -38,14 +40,15 @@ class BothDirections(Directory):
             self.assertNotEqual(ahead, one)
 
     def test_windows_reach_as_far_ahead_as_back(self):
-        """A window of w: a token sees those up to w - 1 before and behind it, in a model of one layer."""
-        for key, window in ((dict(is_causal=False, sliding_window=4), 5), (dict(use_bidirectional_attention=True, sliding_window=9), 5)):
-            self.make("gemma3_text", kind="cls", num_hidden_layers=1, layer_types=["sliding_attention"], **key)
+        """A token sees four before it and four behind it with either setting, in a model of one layer. The first token's vector, and the last one's."""
+        settings = [(dict(is_causal=False, sliding_window=4), 5), (dict(use_bidirectional_attention=True, sliding_window=9), 5)]
+        for (key, window), (kind, turn) in itertools.product(settings, (("cls", 1), ("lasttoken", -1))):
+            self.make("gemma3_text", kind=kind, num_hidden_layers=1, layer_types=["sliding_attention"], **key)
             tensors = read_tensors(self.model / "model.safetensors")
             write_tensors(self.model / "model.safetensors", {n: t for n, t in tensors.items() if not n.startswith("layers.") or n.startswith("layers.0.")})
-            plain, seen, unseen = self.vectors([5] * 12, [5] * (window - 1) + [6] + [5] * (12 - window), [5] * window + [6] + [5] * (11 - window))
-            self.assertNotEqual(seen, plain, key)
-            self.assertEqual(unseen, plain, key)
+            plain, seen, unseen = self.vectors([5] * 12, ([5] * (window - 1) + [6] + [5] * (12 - window))[::turn], ([5] * window + [6] + [5] * (11 - window))[::turn])
+            self.assertNotEqual(seen, plain, (key, kind))
+            self.assertEqual(unseen, plain, (key, kind))
 
     def test_a_vector_has_the_same_bits_alone_and_among_others(self):
         for family, key in (("qwen3", dict(is_causal=False)), ("gemma3_text", dict(use_bidirectional_attention=True, sliding_window=40))):
@@ -101,11 +104,25 @@ class BothDirections(Directory):
 
     def test_what_is_not_computed_is_refused_by_name(self):
         shutil.rmtree(self.model)
-        for family, key in (("deepseek_v2", dict(is_causal=False)), ("lfm2", dict(is_causal=False)), ("gemma2", dict(use_bidirectional_attention=True))):
+        for family, key in (("deepseek_v2", dict(is_causal=False)), ("lfm2", dict(is_causal=False)), ("falcon_h1", dict(is_causal=False)), ("gemma2", dict(use_bidirectional_attention=True))):
             subprocess.run([INVAR, "make-model", self.model, "--preset", "tiny", "--family", family], check=True, capture_output=True)
             self.change("config.json", **key)
             self.refused("directions" if "is_causal" in key else "use_bidirectional_attention")
             shutil.rmtree(self.model)
+
+    def test_no_drafter_looks_ahead(self):
+        drafter = self.model.parent / "drafter"
+        shutil.copytree(self.model, drafter)
+        flags = ["--speculative-config", json.dumps({"method": "draft_model", "model": str(drafter), "num_speculative_tokens": 2})]
+        self.assertEqual(self.answered(flags), (0, ""), "the control")
+        config = json.loads((drafter / "config.json").read_text())
+        (drafter / "config.json").write_text(json.dumps({**config, "is_causal": False}))
+        status, said = self.answered(flags)
+        self.assertEqual((status, "looks in both directions" in said), (2, True), said)
+
+    def answered(self, flags):
+        done = subprocess.run([INVAR, "generate", self.model, *flags, "-p", "x", "--max-tokens", "2", "--max-model-len", "64"], capture_output=True, text=True)
+        return done.returncode, done.stderr if done.returncode else ""
 
 
 class PairsOfAModelThatAnswers(Directory):

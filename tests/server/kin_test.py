@@ -80,7 +80,9 @@ class Kin(unittest.TestCase):
         allowed = {"type": "allowed_tools", "mode": "required", "tools": [{"type": "function", "name": "f"}]}
         status, warning, answer = ask([own, {**own, "name": "g"}], allowed)
         self.assertEqual((status, warning, answer["output"][-1]["name"]), (200, "", "f"))
-        self.assertEqual(ask([own], {"type": "function", "name": "g"})[0], 400)
+        for tools, choice in (([own], {"type": "function", "name": "g"}), ([], "required"), ([own], {"type": "nonsense"}), ([own], {**allowed, "mode": "x"}),
+                              ([own], {**allowed, "tools": [{"type": "function", "name": "g"}]})):
+            self.assertEqual(ask(tools, choice)[0], 400, choice)
 
     def test_what_is_left_of_a_conversation(self):
         run = {"type": "web_search_tool_result", "tool_use_id": "s", "content": []}

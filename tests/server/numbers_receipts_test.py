@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 """Decisions, relevance and vectors: their receipts as `invar verify` reads them, and their lines of the journal.
 Usage: numbers_receipts_test.py INVAR [unittest arguments]"""
+import contextlib
 import copy
 import json
 import os
@@ -144,6 +145,7 @@ class Receipts(Numbers):
         self.assertEqual(status, 200, found)
         self.assertEqual(self.verify(found, request=DECISION)[0], 0)
         self.expect_found({**found, "answers": answer["answers"]}, "expected a receipt")  # which nothing would check
+        self.expect_found({**found, "object": answer["answers"]}, "expected a receipt")
         self.assertEqual(self.ask("GET", path)[2], found)
         self.assertEqual(self.ask("GET", f"/v1/completions/{answer['id']}")[0], 404)
 
@@ -197,8 +199,14 @@ class Journal(Numbers):
         server.stop()
 
     def unfinished(self):
-        lines = sqlite3.connect(self.root / "journal").execute("SELECT count(*) FROM line WHERE outcome IS NULL AND idempotency_key = 'k'")
-        return lines.fetchone()[0]
+        with contextlib.closing(sqlite3.connect(self.root / "journal")) as journal:
+            return journal.execute("SELECT count(*) FROM line WHERE outcome IS NULL AND idempotency_key = 'k'").fetchone()[0]
+
+    def wait_for_unfinished(self, count):
+        end = time.monotonic() + 60
+        while self.unfinished() != count:
+            self.assertLess(time.monotonic(), end, f"expected {count} lines without an outcome")
+            time.sleep(0.001)
 
     def test_killed_while_it_is_computed(self):
         journal = ["--journal", str(self.root / "journal")]
@@ -206,14 +214,12 @@ class Journal(Numbers):
         many = {**DECISION, "input": "A fox ran. " * 30, "questions": DECISION["questions"] * 20}
         connection = server.connect()
         connection.request("POST", "/v1/decisions", json.dumps(many), {"Idempotency-Key": "k", "Content-Type": "application/json"})
-        while not self.unfinished():
-            time.sleep(0.001)
+        self.wait_for_unfinished(1)
         server.stop(signal.SIGKILL)
         connection.close()
         self.assertEqual(self.unfinished(), 1, "the control: it was being computed")
         server = self.served(*journal)
-        while self.unfinished():  # nobody waits for it: its line ends
-            time.sleep(0.01)
+        self.wait_for_unfinished(0)  # nobody waits for it: its line ends
         again = self.ask(server, many)
         self.assertEqual(self.ask(server, many), again)
         self.assertEqual(again["answers"], self.ask(server, many, key=None)["answers"])

@@ -23,7 +23,7 @@ TEST(Page, HasTheFilesThatItNames) {
   EXPECT_GT(count, 0u);
 }
 
-// What a browser loads for the page; the API's reference is another page.
+// The files that a browser loads for the page; the API's reference is another page.
 TEST(Page, WeighsLessThan150Kilobytes) {
   size_t bytes = 0;
   for (const PageFile& file : page_files())

@@ -1,4 +1,4 @@
-// What the expressions of a template are worth.
+// The values of a template's expressions.
 #include <fmt/format.h>
 
 #include "frontend/jinja/evaluator.h"

@@ -1,4 +1,4 @@
-// What a value has in it: object.name, object[key], object[first:last:step].
+// Members of a value: object.name, object[key], object[first:last:step].
 #include <fmt/format.h>
 
 #include <algorithm>

@@ -1,4 +1,4 @@
-// What the statements of a template do.
+// The statements of a template, as they are carried out.
 #include <fmt/format.h>
 
 #include <algorithm>

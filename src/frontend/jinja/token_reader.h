@@ -13,7 +13,7 @@
 
 namespace invar::jinja {
 
-// Of expressions and blocks within one another, and of one chain of operators.
+// The most levels of expressions and blocks within one another, and of one chain of operators.
 inline constexpr int kMaxNesting = 200;
 
 class TokenReader {

@@ -7,7 +7,7 @@ namespace invar::cuda {
 
 // The outputs, in boxes of 64 rows and 128 bytes; of no use where BoxedEnd cannot write them.
 inline CUtensorMap boxes_of(const PlainEnd& end, int64_t rows) {
-  if (!end.in_boxes) return {};
+  if (!end.in_boxes || rows < kTileRows) return {};
   return tensor_map<2>(end.y,
                        {.sizes = {static_cast<uint64_t>(end.n), static_cast<uint64_t>(rows)},
                         .strides = {static_cast<uint64_t>(end.stride) * sizeof(float)},

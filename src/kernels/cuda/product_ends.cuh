@@ -45,7 +45,7 @@ struct PlainEnd {
     if (output + 3 < n) old.w = from[3];
     return old;
   }
-  // What is written, or added to what is there.
+  // The number that is written, or added to the one that is there.
   __device__ float value(int output, float dot) const {
     const float value = dot + 0.0f;
     return bias && output < n ? value + bias[output] : value;

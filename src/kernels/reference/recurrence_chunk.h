@@ -1,5 +1,5 @@
-// What the backward of recurrences needs of the forward: a chunk's rows, decays, weights, values
-// and the state behind it, computed again.
+// A chunk of a recurrence computed again for its backward: rows, decays, weights, values and the
+// state behind it.
 #pragma once
 
 #include <algorithm>
@@ -10,7 +10,7 @@
 
 namespace invar::reference {
 
-// Of one value head of one sequence.
+// A chunk of one value head of one sequence.
 class RecurrenceChunk {
  public:
   RecurrenceChunk(const RecurrenceBackwardParams& p, int64_t begin, int64_t end, int head,

@@ -48,11 +48,8 @@ void check_part(const AttentionSpec& attention, const DecoderSpec& spec, std::st
     fail("{}: expected a chunk of attention from 0 to {} positions, found {}", where, kMaxPositions,
          attention.chunk);
   if (attention.sees_ahead && (attention.latent || attention.chunk > 0 || spec.mtp_layers > 0))
-    fail(
-        "{}: expected attention in both directions without latents, chunks and modules that "
-        "predict "
-        "further",
-        where);
+    fail("{}: expected attention in both directions without latents, chunks and prediction modules",
+         where);
   const bool is_plain = !attention.latent && !spec.joint_qk_norm && !spec.qk_norm;
   if ((attention.has_unit_heads || attention.growth) && !is_plain)
     fail(

@@ -12,6 +12,17 @@ int read_size(ConfigReader& reader, std::string_view key, int64_t high, int64_t 
   return static_cast<int>(reader.integer(key, 1, high, fallback));
 }
 
+void read_usual_sizes(ConfigReader& reader, DecoderSpec& spec, const DecoderSpec& usual) {
+  spec.hidden = read_size(reader, "hidden_size", kMaxWidth, usual.hidden);
+  spec.layers = read_size(reader, "num_hidden_layers", kMaxLayers, usual.layers);
+  spec.heads = read_size(reader, "num_attention_heads", kMaxHeads, usual.heads);
+  spec.kv_heads = read_size(reader, "num_key_value_heads", kMaxHeads, usual.kv_heads);
+  spec.head_dim = read_size(reader, "head_dim", kMaxWidth, usual.head_dim);
+  spec.vocab = read_size(reader, "vocab_size", kMaxVocab, usual.vocab);
+  spec.max_positions =
+      read_size(reader, "max_position_embeddings", kMaxPositions, usual.max_positions);
+}
+
 Routing read_routing(ConfigReader& reader, std::string_view count_key, int count, int chosen) {
   const std::string_view of_training[] = {"router_aux_loss_coef",
                                           "output_router_logits",

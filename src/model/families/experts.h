@@ -14,6 +14,9 @@ Routing read_sigmoid_routing(ConfigReader& reader, int count, int chosen);
 void write_grouped_experts(const ExpertsSpec& experts, json::Value& config);
 // A size from 1 on.
 int read_size(ConfigReader& reader, std::string_view key, int64_t high, int64_t fallback);
+// The sizes under their usual names, from hidden_size to max_position_embeddings; `usual` has those
+// of absent keys.
+void read_usual_sizes(ConfigReader& reader, DecoderSpec& spec, const DecoderSpec& usual);
 // The first layer's with experts.
 const ExpertsSpec& experts_of(const DecoderSpec& spec);
 // A few small ones in every layer, where a spec of another family becomes one with experts.

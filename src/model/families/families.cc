@@ -393,11 +393,10 @@ void see_ahead(const ConfigReader& reader, DecoderSpec& spec, int (*window_of)(i
          reader.where());
   change_layers(spec, [&](LayerSpec& layer) {
     AttentionSpec* attention = layer.attention();
-    if (!attention)
+    if (!attention || layer.find<StateSpaceSpec>())
       fail(
-          "{}: expected attention in every layer where it is in both directions, found a layer of "
-          "{} "
-          "without",
+          "{}: expected layers that attend alone where attention is in both directions, found "
+          "others of {}",
           reader.where(), spec.family);
     attention->sees_ahead = true;
     if (attention->window > 0) attention->window = window_of(attention->window);

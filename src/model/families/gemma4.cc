@@ -11,7 +11,7 @@ namespace invar {
 
 namespace {
 
-// Where the configuration says nothing else.
+// The rotation of full layers where the configuration has none.
 RopeSpec full_rope(int head_dim) {
   return {.theta = 1e6, .rotated = head_dim / 8 * 2, .spans_head = head_dim >= 8};
 }
@@ -27,7 +27,7 @@ AttentionSpec full_of(const DecoderSpec& spec) {
   return full;
 }
 
-// What holds in every model of the family.
+// The choices that every model of the family makes.
 void settle(DecoderSpec& spec) {
   spec.embedding_scale = static_cast<float>(std::sqrt(static_cast<double>(spec.hidden)));
   const AttentionSpec full = full_of(spec);
@@ -108,13 +108,14 @@ FullHeads read_full_heads(ConfigReader& reader, const DecoderSpec& spec) {
 }
 
 void read_sizes(ConfigReader& reader, DecoderSpec& spec) {
-  spec.hidden = read_size(reader, "hidden_size", kMaxWidth, 2304);
-  spec.layers = read_size(reader, "num_hidden_layers", kMaxLayers, 30);
-  spec.heads = read_size(reader, "num_attention_heads", kMaxHeads, 8);
-  spec.kv_heads = read_size(reader, "num_key_value_heads", kMaxHeads, 4);
-  spec.head_dim = read_size(reader, "head_dim", kMaxWidth, 256);
-  spec.vocab = read_size(reader, "vocab_size", kMaxVocab, 262144);
-  spec.max_positions = read_size(reader, "max_position_embeddings", kMaxPositions, 131072);
+  read_usual_sizes(reader, spec,
+                   {.hidden = 2304,
+                    .layers = 30,
+                    .heads = 8,
+                    .kv_heads = 4,
+                    .head_dim = 256,
+                    .vocab = 262144,
+                    .max_positions = 131072});
   spec.norm_eps = static_cast<float>(reader.number("rms_norm_eps", 1e-20, 1, 1e-6));
   const int width = read_size(reader, "intermediate_size", kMaxWidth, 9216);
   const FullHeads full = read_full_heads(reader, spec);
@@ -122,7 +123,7 @@ void read_sizes(ConfigReader& reader, DecoderSpec& spec) {
                              DenseFfnSpec{.width = width}}});
 }
 
-// What tokens bring to each layer.
+// The vectors that tokens bring to each layer.
 void read_inputs(ConfigReader& reader, DecoderSpec& spec) {
   const int width =
       static_cast<int>(reader.integer("hidden_size_per_layer_input", 0, kMaxWidth,
@@ -134,7 +135,7 @@ void read_inputs(ConfigReader& reader, DecoderSpec& spec) {
   change_layers(spec, [&](LayerSpec& layer) { layer.put(LayerEndSpec{.input_width = width}); });
 }
 
-// Late layers, which may be twice as wide.
+// Late layers share keys, and may be twice as wide.
 void read_sharing(ConfigReader& reader, DecoderSpec& spec) {
   const int64_t shared = reader.integer("num_kv_shared_layers", 0, spec.layers - 1, 0);
   const bool is_wide = reader.boolean("use_double_wide_mlp", false);
@@ -152,7 +153,7 @@ ExpertsSpec experts_like(int experts, int chosen, int width) {
           .is_beside = true};
 }
 
-// Beside every layer's dense network.
+// Puts experts beside every layer's dense network.
 void read_experts(ConfigReader& reader, DecoderSpec& spec) {
   const std::string_view of_experts[] = {"num_experts", "top_k_experts", "moe_intermediate_size"};
   if (!reader.boolean("enable_moe_block", false)) return reader.ignore(of_experts);
@@ -174,10 +175,24 @@ void check_attention(ConfigReader& reader, const DecoderSpec& spec) {
     check_listed(*list, reader.where(), spec);
 }
 
+// Whether the configuration says how layers without a window turn.
+bool has_full_rope(ConfigReader& reader, const DecoderSpec& spec) {
+  const json::Value* ropes = reader.take("rope_parameters");
+  if (!ropes || ropes->is_null()) return false;
+  if (!ropes->is_object() || !ropes->find("full_attention"))
+    fail("{}: \"rope_parameters\": expected \"full_attention\", found {}", reader.where(),
+         json::excerpt(*ropes));
+  if (std::ranges::all_of(spec.layer_specs,
+                          [](const LayerSpec& layer) { return layer.window() > 0; }))
+    fail("{}: \"layer_types\": expected a last layer of \"full_attention\", found none",
+         reader.where());
+  return true;
+}
+
 void read(ConfigReader& reader, DecoderSpec& spec) {
   spec.logits_cap = static_cast<float>(reader.number("final_logit_softcapping", 0, 1e6, 0));
   const bool keys_are_values = reader.boolean("attention_k_eq_v", false);
-  const bool has_ropes = reader.has("rope_parameters");
+  const bool has_ropes = has_full_rope(reader, spec);
   read_inputs(reader, spec);
   read_sharing(reader, spec);
   change_layers(spec, [&](LayerSpec& layer) {
@@ -195,8 +210,10 @@ void read(ConfigReader& reader, DecoderSpec& spec) {
 json::Value rope_json(const RopeSpec& rope, int head_dim) {
   json::Value object = json::Object{{"rope_theta", rope.theta},
                                     {"rope_type", rope.spans_head ? "proportional" : "default"}};
-  if (rope.spans_head)
-    object.set("partial_rotary_factor", static_cast<double>(rope.rotated) / head_dim);
+  if (!rope.spans_head) return object;
+  const double share = static_cast<double>(rope.rotated) / head_dim;
+  const bool is_read_back = static_cast<int>(share * head_dim / 2) * 2 == rope.rotated;
+  object.set("partial_rotary_factor", is_read_back ? share : (rope.rotated + 0.5) / head_dim);
   return object;
 }
 

@@ -10,13 +10,14 @@ namespace {
 constexpr float kValueScale = 0.707f;
 
 void read_sizes(ConfigReader& reader, DecoderSpec& spec) {
-  spec.hidden = read_size(reader, "hidden_size", kMaxWidth, 4096);
-  spec.layers = read_size(reader, "num_hidden_layers", kMaxLayers, 48);
-  spec.heads = read_size(reader, "num_attention_heads", kMaxHeads, 64);
-  spec.kv_heads = read_size(reader, "num_key_value_heads", kMaxHeads, 4);
-  spec.head_dim = read_size(reader, "head_dim", kMaxWidth, 192);
-  spec.vocab = read_size(reader, "vocab_size", kMaxVocab, 152576);
-  spec.max_positions = read_size(reader, "max_position_embeddings", kMaxPositions, 131072);
+  read_usual_sizes(reader, spec,
+                   {.hidden = 4096,
+                    .layers = 48,
+                    .heads = 64,
+                    .kv_heads = 4,
+                    .head_dim = 192,
+                    .vocab = 152576,
+                    .max_positions = 131072});
   const double eps = reader.number("layernorm_epsilon", 1e-20, 1, 1e-5);
   spec.norm_eps = static_cast<float>(reader.number("rms_norm_eps", 1e-20, 1, eps));
   const bool is_unscaled = reader.is_null("attention_value_scale");

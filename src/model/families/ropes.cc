@@ -123,8 +123,11 @@ int rotated_of(double share, int head_dim, const std::string& where) {
 void read_proportional(ConfigReader& rope, const RopeContext& context, const std::string& where,
                        RopeSpec& spec) {
   const double share = rope.number("partial_rotary_factor", 1e-3, 1, 1);
-  const double even = std::floor(share * context.head_dim / 2) * 2;
-  spec.rotated = rotated_of(even / context.head_dim, context.head_dim, where);
+  const int even = static_cast<int>(std::floor(share * context.head_dim / 2)) * 2;
+  if (even < 2)
+    fail("{}: expected a partial_rotary_factor of at least two of a head's {} elements, found {}",
+         where, context.head_dim, share);
+  spec.rotated = even == context.head_dim ? 0 : even;
   spec.spans_head = spec.rotated > 0;
   check_neutral(rope, "factor", 1);
 }

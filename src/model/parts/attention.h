@@ -73,7 +73,7 @@ class Attention final : public PartOf<AttentionWeights, AttentionActivations> {
   bool turns_early() const { return model_.late_qk_norm || spec_.has_unit_heads; }
 
   int head_dim() const { return model_.head_dim_of(spec_); }
-  // Of which it makes keys and values itself.
+  // The heads whose keys and values it makes itself.
   int own_kv_heads() const { return spec_.shares_keys ? 0 : share_.kv_heads; }
   int value_dim() const { return spec_.value_dim ? spec_.value_dim : head_dim(); }
   bool is_narrow() const { return value_dim() < head_dim(); }

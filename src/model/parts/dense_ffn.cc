@@ -128,7 +128,7 @@ void DenseFfn::forward(const PartPass& p, const Weights& w, const Activations& a
   p.trace("down", p.hidden, model_.hidden);
 }
 
-// What experts beside it add to: norm(down(x)).
+// Leaves norm(down(x)) for the experts beside it, which add to that.
 void DenseFfn::leave_beside(const PartPass& p, const Weights& w, const Activations& at) const {
   const int64_t d = model_.hidden;
   float* out = p.ops.beside();

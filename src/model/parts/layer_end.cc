@@ -1,5 +1,5 @@
-// What ends a layer of Gemma 4 (numerics 4.5): what the token itself brings to it, gated by the
-// stream, and then the stream times a number of the layer.
+// The end of a layer of Gemma 4 (numerics 4.5): the vector that the token itself brings, gated by
+// the stream, is added, and then the stream is multiplied by a number of the layer.
 #include "model/parts/makers.h"
 #include "model/parts/part_of.h"
 

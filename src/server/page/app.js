@@ -76,7 +76,7 @@ async function connect() {
 function away(error) {
   if (error.status === 401) return notice("The server asks for a key.");
   awaySince ??= new Date().toLocaleTimeString();
-  notice(error.status ? `The server refuses: ${error.message}` : `The server does not answer since ${awaySince}. It is asked again every second. Is it running?`);
+  notice(error.status ? `The server refuses: ${error.message}` : `The server has not answered since ${awaySince}. It is asked again every second. Is it running?`);
   timer = setTimeout(connect, kRetry);
 }
 

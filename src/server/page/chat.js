@@ -1,6 +1,6 @@
 // The chat: a conversation's messages, of which one path is shown, and the answers that come. Editing a message or asking again makes
 // a branch. An answer goes on when another conversation is looked at, and with a journal after the page was loaded again.
-import { $, copy, el, toast } from "./dom.js";
+import { $, copy, el, remember, toast } from "./dom.js";
 import { call, newKey, server, stream } from "./api.js";
 import * as files from "./files.js";
 import { copiesCode, MessageView } from "./message.js";
@@ -18,8 +18,9 @@ const kOthers = 3 * kKept;    // after so long nobody else is at it
 let talk = Talk.begin();
 const runs = new Map();       // of answers that come: {controller, talk, node, ...} by node
 const views = new Map();      // of messages that are shown
+let later = 0;                // looks again for an answer that another page has
 const page = sessionStorage.getItem("page") ?? newKey();
-sessionStorage.setItem("page", page);
+remember("page", page, sessionStorage);
 
 const runHere = () => [...runs.values()].find((run) => run.talk.head.id === talk.head.id);
 
@@ -63,7 +64,7 @@ function flush(run) {
 
 // Writes an answer down that is under way, for when the page goes.
 function keep(run, now = false) {
-  if (!run.node.meta.run || (!now && performance.now() - run.kept < kKept)) return;
+  if (run.isGone || !run.node.meta.run || (!now && performance.now() - run.kept < kKept)) return;
   run.kept = performance.now();
   run.node.meta.run.seen = Date.now();
   run.talk.save(run.node);
@@ -94,7 +95,7 @@ async function perform(of, node) {
   runs.set(node, run);
   const had = { text: node.text, thought: node.thought, calls: node.calls, tokens: node.tokens };
   Object.assign(node, { text: "", thought: "", calls: [], tokens: [] });
-  Object.assign(meta, { state: "waiting", first: undefined, thought: undefined });
+  Object.assign(meta, { state: "waiting", first: undefined, thought: undefined, isResumed: id != null });
   meta.run.page = page;
   of.head.changed = Date.now();
   of.save(node, ...(node.parent ? [node.parent, ...(node.parent.parent ? [node.parent.parent] : [])] : []));
@@ -113,6 +114,7 @@ async function perform(of, node) {
 
 function finish(run) {
   const { node, talk: of } = run, { meta } = node;
+  if (run.isGone) { runs.delete(node); return; }
   meta.took = performance.now() - run.began;
   meta.isFull ||= meta.finish === "length" && context() > 0 && meta.prompt + meta.tokens >= context();
   delete meta.run;
@@ -129,13 +131,19 @@ function finish(run) {
   follow();
 }
 
-// What an earlier life of this page began. Without a journal its rest is lost.
+// A conversation that is deleted is written no more.
+function drop(id) {
+  for (const run of runs.values()) if (run.talk.head.id === id) { run.isGone = true; run.controller.abort(); }
+}
+
+// Goes on with answers that the page began before it was loaded anew. Without a journal the rest is lost.
 function resume(of) {
   for (const node of of.all.values()) {
     const { meta } = node;
     if (!meta.run || runs.has(node)) continue;
     if (meta.run.page !== page && Date.now() - meta.run.seen < kOthers) {  // of a page that may be there
-      setTimeout(() => { if (of === talk) resume(of); }, kOthers);
+      clearTimeout(later);
+      later = setTimeout(() => { if (of === talk) resume(of); }, kOthers);
       continue;
     }
     if (server.engine.journal) { perform(of, node); continue; }
@@ -143,7 +151,7 @@ function resume(of) {
     Object.assign(meta, { state: "failed", error: "the page was loaded anew while the answer came, and without --journal the rest of it is lost" });
     of.save(node);
   }
-  if (of === talk) show();
+  if (of === talk && !document.querySelector("#messages textarea")) show();  // nor is what someone types lost
 }
 
 // The same question without the oldest turns, so that about half of the context is free.
@@ -217,7 +225,7 @@ function edit(node) {
   area.focus();
 }
 
-// What stands below a message's text.
+// The parts below a message's text.
 const below = (node) => [...(node.role === "assistant" ? [...notes(node, { leaveOut, fresh }), resultForm(node), facts(node)] : []), tools(node)].filter(Boolean);
 
 function buttons() {
@@ -227,6 +235,7 @@ function buttons() {
 }
 
 function show() {
+  document.getElementById("tip")?.remove();  // its token goes without a word
   views.clear();
   const nodes = talk.path(), drop = nodes.reduce((most, node) => Math.max(most, node.meta.drop ?? 0), 0);
   const boxes = nodes.map((node) => {
@@ -236,7 +245,7 @@ function show() {
     views.set(node, view);
     return view.box;
   });
-  if (drop) boxes.splice(Math.min(drop, boxes.length), 0, el("p", { class: "divider" }, "What stands above is no longer shown to the model: the context was full."));
+  if (drop) boxes.splice(Math.min(drop, boxes.length), 0, el("p", { class: "divider" }, "The model no longer sees the messages above: the context was full."));
   $("messages").replaceChildren(...boxes);
   if (!nodes.length) $("messages").append(hello());
   buttons();
@@ -253,7 +262,7 @@ function hello() {
 function send(text, attached = []) {
   const user = talk.add(talk.path().at(-1) ?? talk.root, "user", { text, files: attached });
   talk.save(user, user.parent);
-  localStorage.setItem("talk", talk.head.id);
+  remember("talk", talk.head.id);
   talks.note(talk);
   answer(talk.add(user, "assistant"));
 }
@@ -274,7 +283,7 @@ function open(other) {
   if (narrow.matches) $("talks").open = false;
   const running = [...runs.values()].find((run) => run.talk.head.id === other.head.id);
   talk = running?.talk ?? other;
-  localStorage.setItem("talk", talk.head.id);
+  remember("talk", talk.head.id);
   fill(talk.head.settings);
   say("");
   show();
@@ -296,17 +305,20 @@ function fresh() {
 
 // Another page of this browser changed a conversation.
 async function changed(id, head) {
+  if (!head) drop(id);
   if (id !== talk.head.id || runHere()) return;
   if (!head) { if (!talk.isEmpty) fresh(); return; }
-  talk = await talks.loadTalk(head);
+  const other = await talks.loadTalk(head);
+  if (id !== talk.head.id || runHere()) return;  // since then something else was opened or asked
+  talk = other;
   show();
 }
 
-// Of an answer under way as of one that is seen, there is one object of a conversation.
+// A conversation is one object, whether its answer is under way or seen.
 const talkOf = (head) => head.id === talk.head.id ? talk : [...runs.values()].find((run) => run.talk.head.id === head.id)?.talk ?? new Talk(head);
 
 const restored = (async () => {
-  const heads = await talks.begin({ open, fresh, changed, talkOf, isAnswering: (id) => [...runs.values()].some((run) => run.talk.head.id === id) });
+  const heads = await talks.begin({ open, fresh, changed, drop, talkOf, isAnswering: (id) => [...runs.values()].some((run) => run.talk.head.id === id) });
   const last = heads.find((head) => head.id === localStorage.getItem("talk"));
   if (!last) return;
   talk = await talks.loadTalk(last);
@@ -314,7 +326,7 @@ const restored = (async () => {
   talks.note(talk);
   show();
   follow(true);
-})();
+})().catch((error) => toast(`The conversations cannot be read: ${error.message}`));
 
 export async function connected(engine) {
   const before = $("model").value;
@@ -333,7 +345,7 @@ export function begin({ notice }) {
   store.onFault = notice;
   const kept = localStorage.getItem("fields");
   try { fill(JSON.parse(kept) ?? {}); } catch { /* of another version */ }
-  beginSettings(() => localStorage.setItem("fields", JSON.stringify(settings())));
+  beginSettings(() => remember("fields", JSON.stringify(settings())));
   files.begin();
   copiesCode($("messages"));
   $("ask").addEventListener("submit", (event) => {
@@ -348,7 +360,7 @@ export function begin({ notice }) {
     event.preventDefault();
     $("ask").requestSubmit();
   });
-  const stop = () => runHere()?.controller.abort();
+  const stop = () => { for (const run of runs.values()) if (run.talk.head.id === talk.head.id) run.controller.abort(); };
   $("stop").addEventListener("click", stop);
   addEventListener("keydown", (event) => { if (event.key === "Escape" && !document.querySelector("dialog[open]")) stop(); });
   addEventListener("pagehide", () => { for (const run of runs.values()) keep(run, true); });

@@ -1,7 +1,7 @@
 // Code in colours: comments, texts, numbers, words of the language. Good enough to read by; no parser.
 const words = (text) => new Set(text.split(" "));
 const kWords = {
-  // Of C, C++, C#, Go, Java, JavaScript, Kotlin, Rust, Swift and TypeScript.
+  // C, C++, C#, Go, Java, JavaScript, Kotlin, Rust, Swift and TypeScript.
   code: words("Self abstract as assert async await auto bool boolean break byte case catch chan char class co_await co_return co_yield concept const consteval constexpr continue crate data debugger declare def default defer delete do double dyn else enum explicit export extends extern f32 f64 fallthrough false final finally float fn for friend from fun func function get go goto guard i32 i64 if impl implements import in inline instanceof int interface internal is keyof let long loop match mod move mut mutable namespace native new nil noexcept null nullptr number object of open operator out override package private protected pub public range readonly record ref register requires return sealed self set short signed sizeof static static_cast string struct super switch synchronized template this throw throws trait true try type typedef typename typeof u32 u64 u8 undefined union unsafe unsigned use usize using val var virtual void volatile when where while with yield"),
   python: words("False None True and as assert async await break case class continue def del elif else except finally for from global if import in is lambda match nonlocal not or pass raise return self try while with yield"),
   sh: words("break case cd continue do done echo elif else esac exit export fi for function if in local read return set shift source sudo then trap unset until while"),

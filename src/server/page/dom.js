@@ -80,3 +80,9 @@ export function download(name, text, type = "application/json") {
   el("a", { href: url, download: name }).click();
   setTimeout(() => URL.revokeObjectURL(url), 10_000);
 }
+
+// False: the browser's store is full or shut, and what is kept lasts as long as the page.
+export function remember(name, value, where = localStorage) {
+  try { where.setItem(name, value); } catch { return false; }
+  return true;
+}

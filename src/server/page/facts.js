@@ -1,4 +1,4 @@
-// What is known of an answer: how long it took, its seed and hash, how full the context is, and why there is no more of it.
+// Facts of an answer: how long it took, its seed and hash, how full the context is, and why there is no more of it.
 import { copy, el } from "./dom.js";
 import { server } from "./api.js";
 
@@ -15,8 +15,8 @@ export function facts(node) {
   if (meta.tokens != null) {
     const seconds = (meta.took - meta.first) / 1000;
     parts.push(`${meta.tokens} tokens`);
-    if (meta.tokens > 1 && seconds > 0) parts.push(`${((meta.tokens - 1) / seconds).toFixed(0)} per second`);
-    if (meta.first != null) parts.push(`first after ${Math.round(meta.first)} ms`);
+    if (!meta.isResumed && meta.tokens > 1 && seconds > 0) parts.push(`${((meta.tokens - 1) / seconds).toFixed(0)} per second`);
+    if (!meta.isResumed && meta.first != null) parts.push(`first after ${Math.round(meta.first)} ms`);
   }
   if (meta.seed != null) parts.push(`seed ${meta.seed}`);
   const why = { stop: "ended", length: meta.isFull ? "the context is full" : "cut at max tokens", tool_calls: "waits for its calls" };

@@ -176,8 +176,8 @@ const safe = (url) => {
 const isPunctuation = (c) => /[\p{P}\p{S}]/u.test(c);
 const isSpace = (c) => c === "" || /\s/.test(c);
 
-function link(url, children, title) {
-  return ["a", { href: url, title: title ?? url, target: "_blank", rel: "noopener noreferrer nofollow" }, ...children];
+function link(url, children) {
+  return ["a", { href: url, title: url, target: "_blank", rel: "noopener noreferrer nofollow" }, ...children];
 }
 
 // Where the runs of backticks are, by their length, the first one last: a search for each would take the square of the text's length.
@@ -269,7 +269,7 @@ class Inline {
   close() {
     const bracket = this.brackets.pop();
     if (!bracket) return false;
-    const found = /^\]\([ \t]*(?:<([^<>\n]{0,2000})>|([^\s()<>]{0,2000}(?:\([^\s()<>]{0,500}\)[^\s()<>]{0,500}){0,4}))(?:[ \t]+(?:"([^"\n]{0,500})"|'([^'\n]{0,500})'))?[ \t]*\)/.exec(this.text.slice(this.at, this.at + 5000));
+    const found = /^\]\([ \t]*(?:<([^<>\n]{0,2000})>|([^\s()<>]{0,2000}(?:\([^\s()<>]{0,500}\)[^\s()<>]{0,500}){0,4}))(?:[ \t]+(?:"[^"\n]{0,500}"|'[^'\n]{0,500}'))?[ \t]*\)/.exec(this.text.slice(this.at, this.at + 5000));
     if (!found) return false;
     const url = found[1] ?? found[2], inner = emphasised(this.out.splice(bracket.at).slice(1));
     const words = inner.length ? inner : [url];

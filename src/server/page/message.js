@@ -40,7 +40,7 @@ export class MessageView {
     this.box.append(...below());
   }
 
-  // What has come since the last time.
+  // Adds the text that has come since the last time.
   append({ text, thought, tokens, hasCalls }) {
     if (thought) this.think(thought);
     if (text || tokens.length) this.text.append(text, tokens);

@@ -13,16 +13,17 @@ const isReceipt = (value) => value?.invar_receipt != null;
 
 // Events of a stream as the answer that they are.
 function answerOf(events) {
-  const choices = [];
+  const choices = new Map();
   for (const event of events) {
     for (const choice of event.choices ?? []) {
-      const one = choices[choice.index ?? 0] ??= { text: "", thought: false };
+      const index = choice.index ?? 0, one = choices.get(index) ?? { text: "", thought: false };
+      choices.set(index, one);
       one.text += choice.delta?.content ?? choice.text ?? "";
       one.thought ||= choice.delta?.reasoning_content != null || choice.delta?.tool_calls != null;
       if (choice.receipt) one.receipt = choice.receipt;
     }
   }
-  return { id: events.find((event) => event.id)?.id, choices: choices.filter(Boolean) };
+  return { id: events.find((event) => event.id)?.id, choices: [...choices.values()] };
 }
 
 function textIn(choice) {
@@ -40,7 +41,7 @@ function foundIn(value) {
   return [...foundIn(value.choices), ...foundIn(value.data), ...foundIn(value.response?.body)];
 }
 
-// What a file has: {found, id}. It may be JSON, lines of JSON (files of batches), or a stream's events.
+// The receipts in a file: {found, id}. It may be JSON, lines of JSON (files of batches), or a stream's events.
 export function readAnswer(text) {
   const trimmed = text.trim();
   let values;
@@ -63,7 +64,7 @@ export function readAnswer(text) {
 // A receipt has numbers that may have a fraction, and the seed, as texts.
 const numbersOf = (sampling) => Object.fromEntries(Object.entries(sampling).map(([name, value]) => [name, typeof value === "string" ? Number(value) : value]));
 
-// What of a form a completion can be held to. Thoughts alone change no token of an answer without stops and budget.
+// The parts of a form that a completion can be held to. Thoughts alone change no token of an answer without stops and budget.
 function formOf(form, stop) {
   if (!form) return null;
   const { thought, ...rest } = JSON.parse(form);
@@ -161,7 +162,7 @@ export function chainOf({ answer, chain, public_key, signature, ...head }) {
   return links;
 }
 
-// Of everything but the weights of an adapter, as system_fingerprint is made.
+// The identity of everything but the weights of an adapter, as system_fingerprint is made.
 export function fingerprintOf(receipt) {
   const { arithmetic, specification, weights, tokenizer, chat_template, defaults, adapter } = receipt;
   const members = { arithmetic, specification, weights, tokenizer, chat_template, defaults, ...(adapter ? { adapter } : {}) };
@@ -170,11 +171,12 @@ export function fingerprintOf(receipt) {
 
 // Null where this browser cannot tell: Ed25519 needs a secure origin.
 async function isSigned({ signature, ...rest }) {
+  if (!globalThis.crypto?.subtle) return null;
   try {
     const key = await crypto.subtle.importKey("raw", bytesOf(rest.public_key), { name: "Ed25519" }, false, ["verify"]);
     return await crypto.subtle.verify({ name: "Ed25519" }, key, bytesOf(signature), new TextEncoder().encode(canonical(rest)));
-  } catch {
-    return null;
+  } catch (error) {
+    return error.name === "NotSupportedError" ? null : false;
   }
 }
 

@@ -1,4 +1,4 @@
-// What is asked for an answer, and what its events say.
+// The request for an answer, and its events.
 import { $ } from "./dom.js";
 import { server } from "./api.js";
 import { fenced } from "./message.js";

@@ -1,5 +1,5 @@
 // The parameters of a request, and sets of them by name.
-import { $, ask, el, number } from "./dom.js";
+import { $, ask, el, number, remember, toast } from "./dom.js";
 
 const kTexts = ["temperature", "seed", "top_p", "top_k", "min_p", "max_tokens", "top_logprobs", "system", "stops", "tools"], kSwitches = ["logprobs", "plain"];
 const kInPreset = ["temperature", "top_p", "top_k", "min_p", "max_tokens", "system", "stops", "tools"];
@@ -39,7 +39,7 @@ export function toolsOf(text) {
   });
 }
 
-// What counts where nothing is given stands there in grey: the model's directory says it.
+// An empty field shows in grey the value that counts: the model's directory says it.
 export function showDefaults(params) {
   for (const name of ["temperature", "top_p", "top_k", "min_p"]) {
     const value = params?.[name];
@@ -73,13 +73,14 @@ async function keepPreset() {
   const name = await ask("Name of the preset", $("preset").value);
   if (!name) return;
   const now = settings();
-  localStorage.setItem(kStore, JSON.stringify({ ...kept(), [name]: Object.fromEntries(kInPreset.map((field) => [field, now[field]])) }));
+  const isKept = remember(kStore, JSON.stringify({ ...kept(), [name]: Object.fromEntries(kInPreset.map((field) => [field, now[field]])) }));
+  if (!isKept) return toast("The browser does not keep the preset.");
   showPresets(name);
 }
 
 function removePreset() {
   const { [$("preset").value]: _, ...rest } = kept();
-  localStorage.setItem(kStore, JSON.stringify(rest));
+  remember(kStore, JSON.stringify(rest));
   showPresets();
   $("preset").focus();
 }

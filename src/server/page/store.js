@@ -18,9 +18,11 @@ const opened = new Promise((resolve) => {
   }
 }).then((db) => { store.keeps = !!db; return db; });
 
+const memory = new Map();  // where there is no database: {head, nodes by id} by conversation
+
 const allOf = (talk) => IDBKeyRange.bound([talk], [talk, []]);
 
-// What `work` asks of the stores, whole or not at all; the last request's result.
+// Carries out what `work` asks of the stores, whole or not at all; resolves to the last request's result.
 async function transact(mode, work) {
   const db = await opened;
   if (!db) return undefined;
@@ -31,8 +33,9 @@ async function transact(mode, work) {
   });
 }
 
-async function write(talk, work) {
+async function write(talk, work, remember) {
   try {
+    if (!(await opened)) return remember();
     await transact("readwrite", work);
     channel?.postMessage(talk);
   } catch (error) {
@@ -40,14 +43,19 @@ async function write(talk, work) {
   }
 }
 
-export const readHeads = async () => (await transact("readonly", (heads) => heads.getAll())) ?? [];
-export const readNodes = async (talk) => (await transact("readonly", (_, nodes) => nodes.getAll(allOf(talk)))) ?? [];
+export const readHeads = async () => (await transact("readonly", (heads) => heads.getAll())) ?? [...memory.values()].map((one) => one.head);
+export const readHead = (id) => transact("readonly", (heads) => heads.get(id));
+export const readNodes = async (talk) => (await transact("readonly", (_, nodes) => nodes.getAll(allOf(talk)))) ?? [...(memory.get(talk)?.nodes.values() ?? [])];
 
-export const writeHead = (head) => write(head.id, (heads) => heads.put(head));
+export const writeTalk = (head, all) => write(head.id, (heads, nodes) => { for (const node of all) nodes.put(node); return heads.put(head); }, () => {
+  const { nodes } = memory.get(head.id) ?? { nodes: new Map() };
+  for (const node of all) nodes.set(node.id, node);
+  memory.set(head.id, { head, nodes });
+});
 
-export const writeTalk = (head, all) => write(head.id, (heads, nodes) => { for (const node of all) nodes.put(node); return heads.put(head); });
+export const writeHead = (head) => writeTalk(head, []);
 
-export const removeTalk = (talk) => write(talk, (heads, nodes) => { nodes.delete(allOf(talk)); return heads.delete(talk); });
+export const removeTalk = (talk) => write(talk, (heads, nodes) => { nodes.delete(allOf(talk)); return heads.delete(talk); }, () => memory.delete(talk));
 
 // Another page of this browser has changed a conversation.
 export function onChange(tell) {

@@ -45,7 +45,9 @@ export class Talk {
   }
 
   add(parent, role, more = {}) {
-    const node = message(this.next++, role, more);
+    // Another page may add messages to the same conversation: their numbers differ, and later ones are larger.
+    const id = Math.max(this.next, Date.now() * 1024 + Math.floor(Math.random() * 1024)), node = message(id, role, more);
+    this.next = id + 1;
     node.parent = parent;
     parent.children.push(node);
     parent.chosen = parent.children.length - 1;
@@ -87,12 +89,13 @@ const text = (value) => typeof value === "string" ? value : "";
 const list = (value) => Array.isArray(value) ? value : [];
 const object = (value) => value && typeof value === "object" && !Array.isArray(value) ? value : {};
 const words = (content) => typeof content === "string" ? content : list(content).map((part) => text(part?.text)).join("\n");
-const time = (value) => Number.isFinite(value) ? value : Date.now();
+const time = (value) => Number.isFinite(value) ? Math.min(Math.max(0, value), Date.now()) : Date.now();
 
-// Of a file's values only those that a conversation has, each of its kind.
+// Keeps the values of a file that a conversation has, each of its kind.
 function importedNode(value) {
   const meta = object(value.meta), kept = {};
-  for (const name of ["seed", "fingerprint", "finish", "hash", "error", "request"]) if (["string", "number"].includes(typeof meta[name])) kept[name] = meta[name];
+  if (["string", "number"].includes(typeof meta.seed)) kept.seed = meta.seed;
+  for (const name of ["fingerprint", "finish", "hash", "error", "request"]) if (meta[name] && typeof meta[name] === "string") kept[name] = meta[name];
   for (const name of ["tokens", "prompt", "first", "took", "drop"]) if (Number.isFinite(meta[name])) kept[name] = meta[name];
   if (meta.receipt && typeof meta.receipt === "object") kept.receipt = meta.receipt;
   kept.state = "done";
@@ -110,14 +113,14 @@ function importedTalk(value, at) {
     if (!kRoles.includes(node.role)) throw new Error(`${where}: expected a role among ${kRoles.join(", ")}, found ${JSON.stringify(node.role ?? null)}`);
     seen.add(node.id);
   }
-  const talk = Talk.begin(object(value.settings));
+  const talk = Talk.begin({ system: "", tools: "", ...object(value.settings) });
   Object.assign(talk.head, { title: text(value.title).slice(0, 200), named: true, created: time(value.created), changed: time(value.changed) });
   return new Talk(talk.head, nodes.map((node) => node.id === 0 ? { id: 0, role: "root", chosen: Number.isInteger(node.chosen) ? node.chosen : 0 } : importedNode(node)));
 }
 
 // Messages as OpenAI's API has them.
 function fromMessages(messages) {
-  const system = messages.find((one) => one?.role === "system" || one?.role === "developer"), talk = Talk.begin(system ? { system: words(system.content) } : {});
+  const system = messages.find((one) => one?.role === "system" || one?.role === "developer"), talk = Talk.begin({ system: system ? words(system.content) : "" });
   let at = talk.root;
   for (const one of messages) {
     if (one === system) continue;

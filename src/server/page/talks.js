@@ -1,9 +1,9 @@
 // The list of conversations: search, names, removal that can be undone, files of them.
 import { $, ask, download, el, toast } from "./dom.js";
-import { onChange, readHeads, readNodes, removeTalk, store } from "./store.js";
+import { onChange, readHead, readHeads, readNodes, removeTalk, store } from "./store.js";
 import { exported, imported, Talk } from "./talk.js";
 
-let heads = [], shownId = null, hooks = {};  // hooks: open(talk), fresh(), isAnswering(id), changed(id)
+let heads = [], shownId = null, hooks = {};  // hooks: open(talk), fresh(), isAnswering(id), changed(id), drop(id)
 
 export const loadTalk = async (head) => new Talk(head, await readNodes(head.id));
 
@@ -51,6 +51,7 @@ async function rename(head) {
 async function remove(head) {
   const talk = await loadTalk(head);
   heads = heads.filter((other) => other.id !== head.id);
+  hooks.drop(head.id);
   await removeTalk(head.id);
   if (head.id === shownId) hooks.fresh();
   showList();
@@ -106,9 +107,10 @@ export async function begin(given) {
   $("new-chat").addEventListener("click", () => hooks.fresh());
   heads = await readHeads();
   onChange(async (id) => {
-    heads = await readHeads();
+    const head = await readHead(id);
+    heads = heads.filter((one) => one.id !== id).concat(head ?? []);
     showList();
-    hooks.changed(id, heads.find((head) => head.id === id));
+    hooks.changed(id, head);
   });
   showList();
   return heads;

@@ -53,7 +53,7 @@ void RolloutScores::compare_routes(int64_t step, const Rollout& rollout, Trainer
   for (const size_t i : all) {
     const PackedAnswers::Place& place = packed.places[i];
     const int64_t row = static_cast<int64_t>(place.row);
-    const int32_t* trainer =
+    const int32_t* theirs =
         &own[static_cast<size_t>((row * context + first_position(rollout, i, place)) * columns_)];
     const std::vector<int16_t>& sampler = rollout.answers[i].routed_experts;
     for (size_t at = 0; at < sampler.size();)
@@ -61,8 +61,7 @@ void RolloutScores::compare_routes(int64_t step, const Rollout& rollout, Trainer
         const auto chosen = static_cast<size_t>(layer.chosen_experts());
         if (chosen == 0) continue;
         ++p.mismatch.routes;
-        p.mismatch.different_routes +=
-            !std::equal(trainer + at, trainer + at + chosen, &sampler[at]);
+        p.mismatch.different_routes += !std::equal(theirs + at, theirs + at + chosen, &sampler[at]);
         at += chosen;
       }
   }

@@ -1,4 +1,4 @@
-// What a trainer says of a rollout's answers, beside what the sampler said.
+// Scores of a rollout's answers by the trainer, beside the sampler's.
 #pragma once
 
 #include <span>
@@ -16,8 +16,8 @@ class RolloutScores {
 
   // Those answers in rows of the context, with their routes where the recipe replays them.
   PackedAnswers pack(const Rollout& rollout, std::span<const size_t> chosen) const;
-  // Of a model with experts: the routes of the sampler's tokens that the trainer's routers would
-  // not have chosen.
+  // Counts the sampler's routes that the trainer's routers would not have chosen, in a model with
+  // experts.
   void compare_routes(int64_t step, const Rollout& rollout, Trainer& trainer, RlProgress& p) const;
   // The trainer's log-probability of each answer's tokens.
   TokenScores score(const Rollout& rollout, Trainer& trainer) const;
