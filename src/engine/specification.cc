@@ -124,8 +124,8 @@ void add(json::Value& object, const AttentionSpec& attention) {
   object.set("rope", attention.rope ? rope_json(*attention.rope) : json::Value());
   if (const auto& latent = attention.latent)
     object.set("latent", json::Object{{"rank", latent->rank},
-                                      {"turning", latent->turning},
-                                      {"still", latent->still},
+                                      {"turning", latent->rope},
+                                      {"still", latent->nope},
                                       {"value", latent->value},
                                       {"query_rank", latent->query_rank}});
   if (attention.score_scale != 0) object.set("score_scale", bits_of(attention.score_scale));

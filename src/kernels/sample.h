@@ -1,10 +1,31 @@
-// What becomes of rows of logits where they lie: tokens are sampled, with their log-probabilities
-// (numerics 6), and positions hashed (numerics 8), so that logits need not reach the host.
+// Parameters of the operations on logits where they lie: they are scaled, tokens are sampled with
+// their log-probabilities (numerics 6), and positions are hashed (numerics 8). So logits need not
+// reach the host.
 #pragma once
 
-#include "device/execution.h"
+#include <cstdint>
 
 namespace invar {
+
+// x = x / divisor, and then, where there is a cap, x = cap * half_tanh((x + x) / cap); in place.
+struct ScaleLogitsParams {
+  float* x;  // [T][V]
+  int64_t rows, stride, width;
+  float divisor;
+  float cap;  // 0: none
+};
+
+// Finds for the sampler the largest logit of each row and its lowest token id, and with `log_sum`
+// the second half of orders::log_sum_exp. A row with a NaN gets argmax 0 and NaN for
+// the others.
+struct LogitsParams {
+  const float* logits;  // [T][V]
+  int64_t rows, stride, vocab;
+  int32_t* argmax;  // [T]
+  float* max;       // [T]
+  float* log_sum;   // [T], or null when it is not wanted
+  bool* has_nan;    // [T]
+};
 
 struct TokenBias {
   int32_t token;
@@ -15,7 +36,7 @@ struct TokenCount {
   int32_t token, generated;
 };
 
-// What a row's token depends on beside its logits; parameters as `checked` returns them.
+// A row's token depends on this beside its logits; parameters are as `checked` returns them.
 struct SampledRow {
   uint64_t seed = 0;
   uint32_t position = 0, choice = 0;
@@ -30,7 +51,7 @@ struct SampledRow {
   int32_t given = -1;  // the token of the row, when it is not to be sampled
   // Log-probabilities are wanted, with those of so many most likely tokens; -1: not.
   int32_t top = -1;
-  bool of_processed = false;  // of the row after step 5, not of the logits
+  bool of_processed = false;  // log-probabilities of the row after step 5, not of the logits
   bool as_logits = false;     // the values that stand there instead
 };
 

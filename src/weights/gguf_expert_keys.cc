@@ -94,16 +94,16 @@ bool has_sigmoids(const GgufKeys& in) {
 
 // Scores grow with yarn's length by the same number by which turned elements would shrink, so that
 // one number is both of config.json's. It is a decimal one there and an f32 in files.
-void add_sharpness(const GgufKeys& in, json::Value& config) {
+void add_mscale(const GgufKeys& in, json::Value& config) {
   const json::Value* found = config.find("rope_scaling");
   if (!found || *found->find("rope_type") != json::Value("yarn")) {
     in.ignore("rope.scaling.yarn_log_multiplier");
     return;
   }
   json::Value scaling = *found;
-  const double sharpness = std::round(in.number("rope.scaling.yarn_log_multiplier") * 1e7) / 1e6;
-  scaling.set("mscale", sharpness);
-  scaling.set("mscale_all_dim", sharpness);
+  const double mscale = std::round(in.number("rope.scaling.yarn_log_multiplier") * 1e7) / 1e6;
+  scaling.set("mscale", mscale);
+  scaling.set("mscale_all_dim", mscale);
   config.set("rope_scaling", std::move(scaling));
 }
 
@@ -204,7 +204,7 @@ void add_deepseek(const GgufKeys& in, json::Value& config) {
                config.find("n_group")->as_integer() > 1 ? "group_limited_greedy" : "greedy");
   if (!is_v3) in.ignore_if("expert_weights_norm", false);
   add_latents(in, config);
-  add_sharpness(in, config);
+  add_mscale(in, config);
 }
 
 bool gguf_is_second(const GgufKeys& in) {

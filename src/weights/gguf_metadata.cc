@@ -182,9 +182,9 @@ void add_scaling(const json::Value& config, const std::string& name, std::vector
   add("original_context_length", "original_max_position_embeddings", Number::u32);
   add("yarn_beta_fast", "beta_fast", Number::f32);
   add("yarn_beta_slow", "beta_slow", Number::f32);
-  if (const json::Value* sharpness = scaling->find("mscale_all_dim"); sharpness)
+  if (const json::Value* mscale = scaling->find("mscale_all_dim"); mscale)
     keys.push_back(
-        {name + ".rope.scaling.yarn_log_multiplier", 0.1 * sharpness->as_number(), Number::f32});
+        {name + ".rope.scaling.yarn_log_multiplier", 0.1 * mscale->as_number(), Number::f32});
 }
 
 // As gguf's tools number what makes scores of a router's outputs.

@@ -121,7 +121,7 @@ DecoderSpec latent_spec(int query_rank) {
   spec.head_dim = 32 + 8;
   for (LayerSpec& layer : spec.layer_specs) {
     layer.attention()->latent = {
-        .rank = 32, .turning = 8, .still = 32, .value = 16, .query_rank = query_rank};
+        .rank = 32, .rope = 8, .nope = 32, .value = 16, .query_rank = query_rank};
     layer.attention()->rope->rotated = 8;
     layer.attention()->score_scale = 0.17;
   }

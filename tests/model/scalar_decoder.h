@@ -124,7 +124,7 @@ class ScalarDecoder {
     const std::string at = "model.layers." + std::to_string(layer) + ".self_attn.";
     const AttentionSpec spec = *spec_.layer(layer).attention();
     const LatentSpec l = *spec.latent;
-    const int e = l.rank + l.turning;
+    const int e = l.rank + l.rope;
     const auto weight = [&](const std::string& name) {
       return tensor<bf16_t>(at + name + ".weight");
     };
@@ -133,8 +133,8 @@ class ScalarDecoder {
     };
     // What turns begins both halves.
     const auto placed = [&](Floats latent, const Floats& turning) {
-      latent.insert(latent.begin(), turning.begin(), turning.begin() + l.turning / 2);
-      latent.insert(latent.begin() + e / 2, turning.begin() + l.turning / 2, turning.end());
+      latent.insert(latent.begin(), turning.begin(), turning.begin() + l.rope / 2);
+      latent.insert(latent.begin() + e / 2, turning.begin() + l.rope / 2, turning.end());
       return latent;
     };
     const auto part = [](const Floats& x, int first, int count) {
@@ -157,13 +157,13 @@ class ScalarDecoder {
           normed(part(down, 0, l.rank), tensor<float>(at + "kv_a_layernorm.weight"));
       Halves& row = q.emplace_back();
       for (int head = 0; head < spec_.heads; ++head) {
-        const Halves own(still.begin() + head * l.still, still.begin() + (head + 1) * l.still);
+        const Halves own(still.begin() + head * l.nope, still.begin() + (head + 1) * l.nope);
         const Halves one = heads(placed(product(head_weight(head, "k_up_proj"), own, {}),
-                                        part(turning, head * l.turning, l.turning)),
+                                        part(turning, head * l.rope, l.rope)),
                                  position, spec, {});
         row.insert(row.end(), one.begin(), one.end());
       }
-      k.push_back(heads(placed(latent, part(down, l.rank, l.turning)), position, spec, {}));
+      k.push_back(heads(placed(latent, part(down, l.rank, l.rope)), position, spec, {}));
       v.push_back(scalar::rounded(latent));
       v.back().resize(static_cast<size_t>(e));
     }

@@ -30,14 +30,14 @@ void check_part(const ExpertsSpec& experts, const DecoderSpec&, std::string_view
 }
 
 void check_latent(const LatentSpec& latent, const DecoderSpec& spec, std::string_view where) {
-  if (latent.rank < 32 || latent.rank % 32 != 0 || latent.still < 32 || latent.still % 32 != 0)
+  if (latent.rank < 32 || latent.rank % 32 != 0 || latent.nope < 32 || latent.nope % 32 != 0)
     fail(
         "{}: expected a latent and the still part of a query of whole thirty-twos, found {} and {}",
-        where, latent.rank, latent.still);
-  if (latent.turning < 2 || latent.turning % 4 != 0 || latent.turning > latent.rank)
+        where, latent.rank, latent.nope);
+  if (latent.rope < 2 || latent.rope % 4 != 0 || latent.rope > latent.rank)
     fail("{}: expected a number of turning elements that 4 divides, up to {}, found {}", where,
-         latent.rank, latent.turning);
-  if (spec.kv_heads != 1 || spec.head_dim != latent.rank + latent.turning || latent.value < 1)
+         latent.rank, latent.rope);
+  if (spec.kv_heads != 1 || spec.head_dim != latent.rank + latent.rope || latent.value < 1)
     fail("{}: expected one key/value head of a latent and what turns beside it", where);
 }
 

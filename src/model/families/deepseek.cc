@@ -13,18 +13,17 @@ StoredAt stored_latent(const DecoderSpec& spec, const TensorSpec& tensor, bool i
   const LatentSpec l = *spec.layer(tensor.layer).attention()->latent;
   const std::string at = fmt::format("model.layers.{}.self_attn.", tensor.layer);
   const std::string query = at + (l.query_rank ? "q_b_proj.weight" : "q_proj.weight");
-  const int64_t each = l.still + l.turning, both = l.still + l.value, half = l.turning / 2;
+  const int64_t each = l.nope + l.rope, both = l.nope + l.value, half = l.rope / 2;
   const auto turning = [=](int64_t i) {
     if (!in_pairs) return i;
     return i < half ? 2 * i : 2 * (i - half) + 1;
   };
   switch (tensor.role) {
     case still_query:
-      return {query, [=](int64_t row) { return row / l.still * each + row % l.still; }};
+      return {query, [=](int64_t row) { return row / l.nope * each + row % l.nope; }};
     case turning_query:
-      return {query, [=](int64_t row) {
-                return row / l.turning * each + l.still + turning(row % l.turning);
-              }};
+      return {query,
+              [=](int64_t row) { return row / l.rope * each + l.nope + turning(row % l.rope); }};
     case latent_down:
       return {tensor.name,
               [=](int64_t row) { return row < l.rank ? row : l.rank + turning(row - l.rank); }};
@@ -35,7 +34,7 @@ StoredAt stored_latent(const DecoderSpec& spec, const TensorSpec& tensor, bool i
               .is_transposed = true};
     case value_up:
       return {.tensor = at + "kv_b_proj.weight",
-              .row = [=, h = tensor.expert](int64_t row) { return h * both + l.still + row; },
+              .row = [=, h = tensor.expert](int64_t row) { return h * both + l.nope + row; },
               .shape = {spec.heads * both, l.rank}};
     default:
       return {tensor.name};
@@ -56,11 +55,11 @@ void read_sizes(ConfigReader& reader, DecoderSpec& spec) {
   spec.heads = size("num_attention_heads", 1, kMaxHeads);
   spec.kv_heads = 1;  // the latent is all heads' key and value
   LatentSpec latent{.rank = size("kv_lora_rank", 32, kMaxHeadDim),
-                    .turning = size("qk_rope_head_dim", 2, kMaxHeadDim),
-                    .still = size("qk_nope_head_dim", 1, kMaxWidth),
+                    .rope = size("qk_rope_head_dim", 2, kMaxHeadDim),
+                    .nope = size("qk_nope_head_dim", 1, kMaxWidth),
                     .value = size("v_head_dim", 1, kMaxWidth),
                     .query_rank = read_size(reader, "q_lora_rank", kMaxWidth, 0)};
-  spec.head_dim = latent.rank + latent.turning;
+  spec.head_dim = latent.rank + latent.rope;
   spec.vocab = size("vocab_size", 1, kMaxVocab);
   spec.max_positions = size("max_position_embeddings", 1, kMaxPositions);
   spec.norm_eps = static_cast<float>(reader.number("rms_norm_eps", 1e-20, 1, 1e-6));
@@ -73,21 +72,21 @@ void read_sizes(ConfigReader& reader, DecoderSpec& spec) {
 // What scores are multiplied by: with yarn they grow with the length (mscale_all_dim).
 double score_scale(const LatentSpec& latent, const RopeSpec& rope) {
   double m = 1;
-  if (rope.scaling == RopeSpec::Scaling::yarn && latent.sharpness > 0 && rope.factor > 1)
-    m = 0.1 * latent.sharpness * math::log(rope.factor) + 1;
-  return m * m / std::sqrt(static_cast<double>(latent.still + latent.turning));
+  if (rope.scaling == RopeSpec::Scaling::yarn && latent.mscale > 0 && rope.factor > 1)
+    m = 0.1 * latent.mscale * math::log(rope.factor) + 1;
+  return m * m / std::sqrt(static_cast<double>(latent.nope + latent.rope));
 }
 
 void set_attention(ConfigReader& reader, DecoderSpec& spec) {
-  double sharpness = 0;
+  double mscale = 0;
   for (const std::string_view key : kRopeKeys)
     if (const json::Value* rope = reader.take(key); rope && rope->is_object())
       if (const json::Value* m = rope->find("mscale_all_dim"); m && m->is_number())
-        sharpness = m->as_number();
+        mscale = m->as_number();
   change_layers(spec, [&](LayerSpec& layer) {
     LatentSpec& latent = *layer.attention()->latent;
-    latent.sharpness = sharpness;
-    layer.attention()->rope->rotated = latent.turning;
+    latent.mscale = mscale;
+    layer.attention()->rope->rotated = latent.rope;
     layer.attention()->score_scale = score_scale(latent, *layer.attention()->rope);
   });
   check_neutral(reader, "attention_bias", false);
@@ -148,13 +147,13 @@ void write_latent(const DecoderSpec& spec, json::Value& config) {
   const LatentSpec latent = *spec.first<AttentionSpec>()->latent;
   config.set("kv_lora_rank", latent.rank);
   config.set("q_lora_rank", latent.query_rank ? json::Value(latent.query_rank) : json::Value());
-  config.set("qk_rope_head_dim", latent.turning);
-  config.set("qk_nope_head_dim", latent.still);
+  config.set("qk_rope_head_dim", latent.rope);
+  config.set("qk_nope_head_dim", latent.nope);
   config.set("v_head_dim", latent.value);
   config.set("rms_norm_eps", json::shortest(spec.norm_eps));
   if (const json::Value* rope = config.find("rope_scaling"); rope && rope->is_object()) {
     json::Value scaling = *rope;
-    scaling.set("mscale_all_dim", latent.sharpness);
+    scaling.set("mscale_all_dim", latent.mscale);
     config.set("rope_scaling", std::move(scaling));
   }
 }
@@ -192,13 +191,13 @@ void write_v3(const DecoderSpec& spec, json::Value& config) {
 void imply_latent(DecoderSpec& spec) {
   const bool is_new = !spec.layer_specs.empty() && !spec.layer(0).attention()->latent;
   if (!is_new) return;
-  LatentSpec latent{.rank = 64, .turning = 16, .still = 32, .value = 32, .query_rank = 96};
+  LatentSpec latent{.rank = 64, .rope = 16, .nope = 32, .value = 32, .query_rank = 96};
   spec.kv_heads = 1;
-  spec.head_dim = latent.rank + latent.turning;
+  spec.head_dim = latent.rank + latent.rope;
   change_layers(spec, [&](LayerSpec& layer) {
     layer.attention()->latent = latent;
     if (!layer.attention()->rope) layer.attention()->rope = RopeSpec{};
-    layer.attention()->rope->rotated = latent.turning;
+    layer.attention()->rope->rotated = latent.rope;
     layer.attention()->score_scale = score_scale(latent, *layer.attention()->rope);
   });
 }

@@ -22,8 +22,8 @@ int read_either(ConfigReader& reader, std::string_view key, std::string_view oth
 
 LatentSpec read_latent(ConfigReader& reader) {
   return {.rank = read_size(reader, "kv_lora_rank", kMaxHeadDim, 512),
-          .turning = read_size(reader, "qk_rope_head_dim", kMaxHeadDim, 64),
-          .still = read_size(reader, "qk_nope_head_dim", kMaxWidth, 128),
+          .rope = read_size(reader, "qk_rope_head_dim", kMaxHeadDim, 64),
+          .nope = read_size(reader, "qk_nope_head_dim", kMaxWidth, 128),
           .value = read_size(reader, "v_head_dim", kMaxWidth, 128),
           .query_rank = read_size(reader, "q_lora_rank", kMaxWidth, 0),
           .norm_eps = 1e-6f};
@@ -72,12 +72,12 @@ void read_sizes(ConfigReader& reader, DecoderSpec& spec) {
   spec.heads = read_size(reader, "num_attention_heads", kMaxHeads, 32);
   spec.kv_heads = 1;  // the latent is all heads' key and value
   const LatentSpec latent = read_latent(reader);
-  spec.head_dim = latent.rank + latent.turning;
+  spec.head_dim = latent.rank + latent.rope;
   spec.vocab = read_size(reader, "vocab_size", kMaxVocab, 163840);
   spec.max_positions = read_size(reader, "max_position_embeddings", kMaxPositions, 1 << 20);
   spec.max_positions = read_size(reader, "model_max_length", kMaxPositions, spec.max_positions);
   spec.norm_eps = static_cast<float>(reader.number("rms_norm_eps", 1e-20, 1, 1e-5));
-  const double width = latent.still + latent.turning;
+  const double width = latent.nope + latent.rope;
   const AttentionSpec attention{
       .rope = std::nullopt, .score_scale = 1 / std::sqrt(width), .latent = latent};
   const int ffn = read_size(reader, "intermediate_size", kMaxWidth, 9216);
@@ -137,8 +137,8 @@ void write(const DecoderSpec& spec, json::Value& config) {
     const LatentSpec& latent = *attention->latent;
     config.set("kv_lora_rank", latent.rank);
     config.set("q_lora_rank", latent.query_rank ? json::Value(latent.query_rank) : json::Value());
-    config.set("qk_rope_head_dim", latent.turning);
-    config.set("qk_nope_head_dim", latent.still);
+    config.set("qk_rope_head_dim", latent.rope);
+    config.set("qk_nope_head_dim", latent.nope);
     config.set("v_head_dim", latent.value);
   }
   if (const ChannelDeltaSpec* delta = spec.first<ChannelDeltaSpec>()) {
@@ -163,9 +163,9 @@ void write(const DecoderSpec& spec, json::Value& config) {
 // A preset's layers: every fourth has a latent, the others a state; experts.
 void shape(DecoderSpec& spec) {
   const ChannelDeltaSpec delta{.heads = spec.heads, .size = spec.head_dim, .taps = 4};
-  const LatentSpec latent{.rank = 64, .turning = 16, .still = 32, .value = 32, .norm_eps = 1e-6f};
+  const LatentSpec latent{.rank = 64, .rope = 16, .nope = 32, .value = 32, .norm_eps = 1e-6f};
   spec.kv_heads = 1;
-  spec.head_dim = latent.rank + latent.turning;
+  spec.head_dim = latent.rank + latent.rope;
   imply_experts(spec, {.score = ExpertScore::sigmoid, .renormalised = true, .epsilon = 1e-20f});
   for (size_t i = 0; i < spec.layer_specs.size(); ++i) {
     LayerSpec& layer = spec.layer_specs[i];
@@ -176,7 +176,7 @@ void shape(DecoderSpec& spec) {
     if (i % kFullInterval == kFullInterval - 1)
       layer.put(AttentionSpec{
           .rope = std::nullopt,
-          .score_scale = 1 / std::sqrt(static_cast<double>(latent.still + latent.turning)),
+          .score_scale = 1 / std::sqrt(static_cast<double>(latent.nope + latent.rope)),
           .latent = latent});
     else
       layer.put(delta);

@@ -50,7 +50,7 @@ Scaling read_scaling(ConfigReader& rope, const Family& family, bool is_text_towe
 }
 
 // 1 unless frequencies are stretched: attention gets a little sharper then (YaRN, section 3.4).
-double yarn_sharpness(double factor, double weight) {
+double yarn_mscale(double factor, double weight) {
   return factor <= 1 ? 1.0 : 0.1 * weight * math::log(factor) + 1.0;
 }
 
@@ -70,10 +70,10 @@ void read_yarn(ConfigReader& rope, const RopeContext& context, RopeSpec& spec) {
   spec.truncate = rope.boolean("truncate", true);
   const double weight = rope.number("mscale", 0, 1e6, 0);
   const double other = rope.number("mscale_all_dim", 0, 1e6, 0);
-  double sharpness = yarn_sharpness(spec.factor, 1);
+  double mscale = yarn_mscale(spec.factor, 1);
   if (weight > 0 && other > 0)
-    sharpness = yarn_sharpness(spec.factor, weight) / yarn_sharpness(spec.factor, other);
-  spec.attention_factor = rope.number("attention_factor", 1e-6, 1e6, sharpness);
+    mscale = yarn_mscale(spec.factor, weight) / yarn_mscale(spec.factor, other);
+  spec.attention_factor = rope.number("attention_factor", 1e-6, 1e6, mscale);
 }
 
 std::vector<double> read_factors(ConfigReader& rope, std::string_view key, size_t count) {
@@ -95,9 +95,9 @@ void read_longrope(ConfigReader& rope, const RopeContext& context, RopeSpec& spe
   spec.long_factors = read_factors(rope, "long_factor", pairs);
   const double factor =
       rope.number("factor", 1e-6, 1e6, context.spec.max_positions / spec.original_positions);
-  const double sharpness =
+  const double mscale =
       factor <= 1 ? 1.0 : std::sqrt(1.0 + math::log(factor) / math::log(spec.original_positions));
-  spec.attention_factor = rope.number("attention_factor", 1e-6, 1e6, sharpness);
+  spec.attention_factor = rope.number("attention_factor", 1e-6, 1e6, mscale);
   spec.is_long = context.spec.max_positions > spec.original_positions;
 }
 

@@ -87,8 +87,8 @@ void LatentAttention::visit(Weights& w, TensorVisitor& tensors) const {
   };
   const TensorAxis made_of = latent_.query_rank ? whole(latent_.query_rank) : d;
   const std::vector<TensorRow> queries{
-      {still_query, "self_attn.still_q_proj.weight", of_heads(latent_.still), made_of},
-      {turning_query, "self_attn.turning_q_proj.weight", of_heads(latent_.turning), made_of}};
+      {still_query, "self_attn.still_q_proj.weight", of_heads(latent_.nope), made_of},
+      {turning_query, "self_attn.turning_q_proj.weight", of_heads(latent_.rope), made_of}};
   std::vector<TensorRow> down;
   if (latent_.query_rank)
     down.push_back({query_down, "self_attn.q_a_proj.weight", made_of, d});
@@ -106,7 +106,7 @@ void LatentAttention::visit(Weights& w, TensorVisitor& tensors) const {
   }
   tensors.vector(w.latent_norm, {{latent_norm, "self_attn.kv_a_layernorm.weight", rank}});
   tensors.matrix(w.key_up,
-                 {{key_up, "self_attn.head.{}.k_up_proj.weight", rank, whole(latent_.still)}},
+                 {{key_up, "self_attn.head.{}.k_up_proj.weight", rank, whole(latent_.nope)}},
                  {.is_twin = true, .each = &heads});
   tensors.matrix(w.value_up,
                  {{value_up, "self_attn.head.{}.v_up_proj.weight", whole(latent_.value), rank}},
@@ -117,12 +117,12 @@ void LatentAttention::visit(Weights& w, TensorVisitor& tensors) const {
 
 void LatentAttention::place(ActivationMemory& memory, Activations& at) const {
   const int64_t heads = share_.heads, e = model_.head_dim;
-  const int64_t queries = heads * (latent_.still + latent_.turning);
+  const int64_t queries = heads * (latent_.nope + latent_.rope);
   at.normed = memory.activation(model_.hidden);
   at.narrow = memory.array<float>((latent_.query_rank ? latent_.query_rank : queries) + e);
   if (latent_.query_rank) at.query = memory.activation(latent_.query_rank);
   if (latent_.query_rank) at.wide = memory.array<float>(queries);
-  at.still = memory.activation(heads * latent_.still);
+  at.still = memory.activation(heads * latent_.nope);
   at.queries = memory.array<float>(heads * latent_.rank);
   at.products = memory.array<float>((heads + 2) * e);
   at.q = memory.array<bf16_t>(heads * round_up(e, 32));
@@ -184,9 +184,9 @@ LatentAttention::Turning LatentAttention::make_queries(const PartPass& p, const 
     p.ops.product("q", at.query, w.queries, nullptr, p.rows, at.wide, stride);
     q = at.wide;
   }
-  p.ops.round_part(q, stride, heads * latent_.still, at.still);
-  p.ops.heads_product("k up", at.still, latent_.still, w.key_up, at.queries);
-  return {q + heads * latent_.still, stride};
+  p.ops.round_part(q, stride, heads * latent_.nope, at.still);
+  p.ops.heads_product("k up", at.still, latent_.nope, w.key_up, at.queries);
+  return {q + heads * latent_.nope, stride};
 }
 
 // Queries of latents, and the latents in their slots. The norms are done.
@@ -201,7 +201,7 @@ QkvParams LatentAttention::rotate(const PartPass& p, const Weights& w, const Act
                               .rows = p.rows,
                               .heads = share_.heads,
                               .rank = latent_.rank,
-                              .turning = latent_.turning,
+                              .turning = latent_.rope,
                               .out = at.products});
   const QkvParams rotation = attend.rotation(p.ops.ropes().of(layer_), nullptr, nullptr);
   p.ops.run("rope", p.ops.kernels().qkv, rotation);
