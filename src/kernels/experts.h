@@ -12,7 +12,7 @@ namespace invar {
 
 // Chooses the experts that each row goes through, `ids`, ascending, and their weights. `given`,
 // [T][C] or null: these are chosen, where the first of a row is not negative (on the CPU only).
-// `scales`, [experts] or null: weights are multiplied by their expert's (on the CPU only).
+// `scales`, [experts] or null: weights are multiplied by their expert's.
 struct RouteParams {
   Routing how;
   const float* logits;  // [T][experts]

@@ -325,7 +325,10 @@ constexpr Case kCases[] = {
      .has_sinks = true},
     {.heads = 5, .kv_heads = 5, .head_dim = 40, .block_size = 32, .has_sinks = true},
     {.heads = 20, .kv_heads = 1, .head_dim = 576, .block_size = 64, .score_scale = 0.07},
-    {.heads = 3, .kv_heads = 1, .head_dim = 288, .block_size = 32}};
+    {.heads = 3, .kv_heads = 1, .head_dim = 288, .block_size = 32},
+    {.heads = 8, .kv_heads = 1, .head_dim = 512, .block_size = 64, .score_scale = 1},
+    {.heads = 10, .kv_heads = 5, .head_dim = 512, .block_size = 128},
+    {.heads = 4, .kv_heads = 4, .head_dim = 512, .block_size = 32, .window = 130}};
 
 Case in_f32(Case c) {
   c.kv = c.out = DType::f32;
@@ -354,6 +357,7 @@ TEST_F(Attention, ChangedValuesAreSeen) {
   for (const Order order : {Order::hopper, Order::portable}) {
     check(order, {8, 2, 64, 128});
     check(order, {8, 2, 256, 64});
+    check(order, {8, 1, 512, 64});
     check(order, {8, 1, 576, 64});
   }
   check(Order::portable, in_f32({8, 2, 64, 128}));

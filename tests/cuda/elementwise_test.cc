@@ -150,6 +150,68 @@ TEST_F(Elementwise, OperationsOfFamilies) {
   EXPECT_TRUE(x.matches());
 }
 
+// What a token brings to a layer, gated by the stream, and the number that ends the layer.
+TEST_F(Elementwise, EndOfALayer) {
+  Random random(17);
+  for (const int64_t width : {8, 16, 100, 256, 1536})
+    for (const DType type : {DType::bf16, DType::f32}) {
+      const int64_t rows = 9, inputs_stride = 3 * width + 5, stride = activation_stride(width);
+      Twin<float> x(gpu(), random_floats(random, rows * width));
+      for (float& value : x.host) value = 9 * value;
+      x.upload();
+      const Twin<float> inputs(gpu(), random_floats(random, rows * inputs_stride)),
+          factor(gpu(), std::vector<float>{0.7f});
+      Twin<float> out(gpu(), rows * stride);  // of bf16 half of it
+      std::ranges::fill(out.host, 0.0f);
+      out.upload();
+      GateInputsParams gate{.x = x.host.data(),
+                            .inputs = inputs.host.data() + width,
+                            .inputs_stride = inputs_stride,
+                            .rows = rows,
+                            .width = width,
+                            .curve = Nonlinearity::gelu_tanh,
+                            .out = {out.host.data(), type, stride}};
+      run_in_parts(1, [&](const Execution& on) { host_.gate_inputs(gate, on); });
+      EXPECT_FALSE(out.matches()) << "the comparison sees no gate";
+      gate.x = x.device(), gate.inputs = inputs.device() + width, gate.out.data = out.device();
+      gpu_table_.gate_inputs(gate, on());
+      EXPECT_TRUE(out.matches()) << "gate " << width;
+      ScaleRowsParams scale{x.host.data(), rows, width, factor.host.data()};
+      run_in_parts(1, [&](const Execution& on) { host_.scale_rows(scale, on); });
+      EXPECT_FALSE(x.matches()) << "the comparison sees no factor";
+      gpu_table_.scale_rows({x.device(), rows, width, factor.device()}, on());
+      EXPECT_TRUE(x.matches()) << "scale " << width;
+    }
+}
+
+// Heads that lie among others, where they lie.
+TEST_F(Elementwise, RmsNormInPlace) {
+  Random random(18);
+  for (const int64_t width : {16, 256, 512, 2816}) {
+    const int64_t rows = 9, stride = 3 * width + 4;
+    Twin<float> x(gpu(), random_floats(random, rows * stride));
+    const Twin<float> weight(gpu(), random_floats(random, width));
+    const auto norm = [&](const Kernels& kernels, float* at, const float* by, const Execution& on) {
+      kernels.rms_norm({.x = at,
+                        .x_stride = stride,
+                        .rows_of = nullptr,
+                        .weight = by,
+                        .eps = 1e-6f,
+                        .rows = rows,
+                        .width = width,
+                        .out = {at, DType::f32, stride},
+                        .keeps_pad = true},
+                       on);
+    };
+    run_in_parts(1, [&](const Execution& on) {
+      norm(host_, x.host.data() + width, weight.host.data(), on);
+    });
+    EXPECT_FALSE(x.matches()) << "the comparison sees no norm";
+    norm(gpu_table_, x.device() + width, weight.device(), on());
+    EXPECT_TRUE(x.matches()) << width;
+  }
+}
+
 TEST_F(Elementwise, OutputGate) {
   Random random(3);
   const int64_t rows = 7, width = 100;
@@ -241,6 +303,7 @@ struct QkvCase {
   int64_t stride_more;  // elements between a row's end and the next one's beginning
   CacheLayout layout;
   std::vector<int32_t> positions, begin, block, slot;
+  int kv_heads = 2;  // 0: of queries alone
 };
 
 class Rotation : public Elementwise {
@@ -250,7 +313,7 @@ class Rotation : public Elementwise {
   // T: of queries, keys and values.
   template <typename T = bf16_t>
   void check(Random& random, const QkvCase& c) {
-    const int heads = 6, kv_heads = 2, block_size = 32, max_position = 700, e = c.head_dim;
+    const int heads = 6, kv_heads = c.kv_heads, block_size = 32, max_position = 700, e = c.head_dim;
     const int64_t rows = std::ssize(c.positions),
                   stride = (heads + 2 * kv_heads) * e + c.stride_more;
     const int blocks = 1 + *std::ranges::max_element(c.block);
@@ -307,7 +370,8 @@ class Rotation : public Elementwise {
     p.kv.keys = of(keys.device());
     p.kv.values = of(values.device());
     p.q = of(q.device());
-    EXPECT_FALSE(q.matches() || keys.matches()) << "the comparison sees no rotation";
+    EXPECT_FALSE(q.matches()) << "the comparison sees no rotation";
+    EXPECT_EQ(static_cast<bool>(keys.matches()), kv_heads == 0) << "and no keys";
     p.non_finite = reinterpret_cast<bool*>(failed.device());
     gpu_table_.qkv(p, on());
     EXPECT_TRUE(q.matches()) << e << c.norm;
@@ -319,18 +383,21 @@ class Rotation : public Elementwise {
 
 TEST_F(Rotation, FewRows) {
   Random random(3);
-  for (const int e : {8, 40, 64, 128, 256, 576})
+  for (const int e : {8, 40, 64, 128, 256, 512, 576})
     for (const bool norm : {false, true}) {
-      const QkvCase c{.head_dim = e,
-                      .norm = norm,
-                      .stride_more = 3,
-                      .layout = CacheLayout::panels,
-                      .positions = {0, 1, 199, 31, 32, 64, 5},
-                      .begin = {0, 1, 2, 5, 6, 7, 8, 8},
-                      .block = {0, 0, 1, 2, 3, 4, 4, 4},
-                      .slot = {0, 1, 31, 30, 29, 0, 1, 7}};
-      check(random, c);
-      if (e <= 256) check<float>(random, c);
+      QkvCase c{.head_dim = e,
+                .norm = norm,
+                .stride_more = 3,
+                .layout = CacheLayout::panels,
+                .positions = {0, 1, 199, 31, 32, 64, 5},
+                .begin = {0, 1, 2, 5, 6, 7, 8, 8},
+                .block = {0, 0, 1, 2, 3, 4, 4, 4},
+                .slot = {0, 1, 31, 30, 29, 0, 1, 7}};
+      for (const int kv_heads : {2, 0}) {
+        c.kv_heads = kv_heads;
+        check(random, c);
+        check<float>(random, c);
+      }
     }
 }
 

@@ -61,7 +61,11 @@ class ExpertsOnGpu : public CudaTest {
       if (random.below(3) == 0) x = 0.25f;
     if (how.score != ExpertScore::softmax && c.rows > 2) logits.host[5] = std::nanf("");
     logits.upload();
-    const Twin<float> bias(gpu(), random_floats(random, c.experts));
+    const Twin<float> bias(gpu(), random_floats(random, c.experts)),
+        scales(gpu(), random_floats(random, c.experts));
+    const auto scales_of = [&](bool on_gpu) -> const float* {
+      return !how.renormalised ? nullptr : on_gpu ? scales.device() : scales.host.data();
+    };
     const auto route = [&](bool on_gpu) {
       return RouteParams{.how = how,
                          .logits = on_gpu ? logits.device() : logits.host.data(),
@@ -71,7 +75,8 @@ class ExpertsOnGpu : public CudaTest {
                                           : bias.host.data(),
                          .rows = c.rows,
                          .ids = on_gpu ? chosen.ids.device() : chosen.ids.host.data(),
-                         .weights = on_gpu ? chosen.weights.device() : chosen.weights.host.data()};
+                         .weights = on_gpu ? chosen.weights.device() : chosen.weights.host.data(),
+                         .scales = scales_of(on_gpu)};
     };
     const auto sort = [&](bool on_gpu) {
       return SortRowsParams{
@@ -188,7 +193,8 @@ TEST_F(ExpertsOnGpu, FewRowsAtOnce) {
       SCOPED_TRACE(c.rows);
       Random random(static_cast<uint64_t>(c.rows) + 11);
       const Twin<float> logits(gpu(), random_floats(random, c.rows * c.experts)),
-          bias(gpu(), random_floats(random, c.experts));
+          bias(gpu(), random_floats(random, c.experts)),
+          scales(gpu(), random_floats(random, c.experts));
       const auto x = random_rows<bf16_t>(gpu(), random, c.rows, c.d);
       const int64_t stride = activation_stride(c.d);
       Chosen chosen(gpu(), c);
@@ -206,7 +212,8 @@ TEST_F(ExpertsOnGpu, FewRowsAtOnce) {
                                        : bias.host.data(),
                       .rows = c.rows,
                       .ids = of(chosen.ids),
-                      .weights = of(chosen.weights)},
+                      .weights = of(chosen.weights),
+                      .scales = c.bias ? of(scales) : nullptr},
             .sort = {.ids = of(chosen.ids),
                      .expert_places = chosen.places_of(c, on_gpu),
                      .rows = c.rows,

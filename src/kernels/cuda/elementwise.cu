@@ -189,6 +189,21 @@ __global__ void gate_output_kernel(OutputGateParams p) {
   store(p.x, element, value_at(p.x.data, p.x.type, element) * gate);
 }
 
+// One thread per element, pad columns among them.
+__global__ void gate_inputs_kernel(GateInputsParams p) {
+  const int64_t padded = round_up(p.width, kLeafPad), at = thread_of_grid();
+  if (at >= p.rows * padded) return;
+  const int64_t t = at / padded, i = at % padded;
+  store(p.out, t * p.out.stride + i,
+        i < p.width ? math::curve(p.curve, p.x[t * p.width + i]) * p.inputs[t * p.inputs_stride + i]
+                    : 0.0f);
+}
+
+__global__ void scale_rows_kernel(ScaleRowsParams p) {
+  const int64_t i = thread_of_grid();
+  if (i < p.rows * p.width) p.x[i] = p.x[i] * p.factor[0];
+}
+
 __global__ void scale_logits_kernel(ScaleLogitsParams p) {
   const int64_t at = thread_of_grid();
   if (at >= p.rows * p.width) return;
@@ -381,6 +396,19 @@ void gate_output(const OutputGateParams& p, const Execution& on) {
   if (p.rows == 0) return;
   gate_output_kernel<<<blocks_of(p.rows * p.width), kThreads, 0, stream_of(on)>>>(p);
   cuda_launched("gate_output");
+}
+
+void gate_inputs(const GateInputsParams& p, const Execution& on) {
+  if (p.rows == 0) return;
+  gate_inputs_kernel<<<blocks_of(p.rows * round_up(p.width, kLeafPad)), kThreads, 0,
+                       stream_of(on)>>>(p);
+  cuda_launched("gate_inputs");
+}
+
+void scale_rows(const ScaleRowsParams& p, const Execution& on) {
+  if (p.rows == 0) return;
+  scale_rows_kernel<<<blocks_of(p.rows * p.width), kThreads, 0, stream_of(on)>>>(p);
+  cuda_launched("scale_rows");
 }
 
 void scale_logits(const ScaleLogitsParams& p, const Execution& on) {

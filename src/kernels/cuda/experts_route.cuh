@@ -130,10 +130,12 @@ __device__ __forceinline__ void choice_ranks(const RouteParams& p, const float (
   rank_all(room.choice, experts, ranks);
 }
 
-// The weights of the chosen, in room.weights, to `weights`.
+// The weights of the chosen `ids`, in room.weights, to `weights`.
 template <int kEach>
-__device__ __forceinline__ void weigh(const Routing& how, RouteRoom<kEach>& room, float* weights) {
+__device__ __forceinline__ void weigh(const RouteParams& p, RouteRoom<kEach>& room,
+                                      const int32_t* ids, float* weights) {
   const int lane = static_cast<int>(threadIdx.x) % kWarp;
+  const Routing& how = p.how;
   if (how.score == ExpertScore::softmax_of_chosen) {
     float x[Routing::kMaxChosen / kWarp] = {room.weights[lane], room.weights[lane + kWarp]};
     __syncwarp();
@@ -149,6 +151,7 @@ __device__ __forceinline__ void weigh(const Routing& how, RouteRoom<kEach>& room
     float weight = room.weights[i];
     if (how.renormalised) weight = weight / sum;
     if (how.scale != 1) weight = weight * how.scale;
+    if (p.scales) weight = weight * p.scales[ids[i]];
     weights[i] = weight;
   }
 }
@@ -182,7 +185,7 @@ __device__ inline void route_row(const RouteParams& p, int64_t t, RouteRoom<kEac
     before += __popc(lanes);
   }
   __syncwarp();
-  weigh(how, room, weights);
+  weigh(p, room, ids, weights);
 }
 
 // `use` gets, as a constant, how many elements a lane has of so many experts.

@@ -153,6 +153,8 @@ Kernels table() {
           .route = route,
           .sort_rows = sort_rows,
           .gather_rows = gather_rows,
+          .gate_inputs = gate_inputs,
+          .scale_rows = scale_rows,
           .expert_matmul = order == Order::hopper ? hopper_expert_matmul : portable_expert_matmul,
           .expert_gated_matmul =
               order == Order::hopper ? hopper_expert_gated_matmul : portable_expert_gated_matmul,

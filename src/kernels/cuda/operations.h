@@ -10,6 +10,8 @@ void rms_norm(const RmsNormParams& p, const Execution& on);
 void layer_norm(const LayerNormParams& p, const Execution& on);
 void curve(const CurveParams& p, const Execution& on);
 void gate_output(const OutputGateParams& p, const Execution& on);
+void gate_inputs(const GateInputsParams& p, const Execution& on);
+void scale_rows(const ScaleRowsParams& p, const Execution& on);
 void rotate_heads(const RotateHeadsParams& p, const Execution& on);
 void scale_logits(const ScaleLogitsParams& p, const Execution& on);
 void qkv(const QkvParams& p, const Execution& on);

@@ -167,6 +167,14 @@ __global__ __launch_bounds__(kThreads) void qkv_rows_kernel(QkvParams p) {
   }
 }
 
+// Of queries and a cache of T.
+template <typename T>
+auto kernel_of(int head_dim) -> void (*)(QkvParams) {
+  if constexpr (std::is_same_v<T, bf16_t>)
+    if (head_dim == 128) return qkv_kernel<128, T>;
+  return head_dim <= 256 ? qkv_kernel<0, T> : qkv_kernel<0, T, 576>;
+}
+
 // Whether the kernel above takes them; with fewer rows a warp for each head is done earlier.
 bool takes_rows(const QkvParams& p) {
   constexpr int64_t kManyRows = 512;
@@ -185,11 +193,7 @@ void qkv(const QkvParams& p, const Execution& on) {
         "qkv", qkv_rows_kernel,
         {.blocks = static_cast<int>(p.rows), .threads = kThreads, .shared_bytes = 0, .early = true},
         on, p);
-  auto* kernel = p.kv.is_f32()          ? qkv_kernel<0, float>
-                 : p.kv.head_dim == 128 ? qkv_kernel<128, bf16_t>
-                 : p.kv.head_dim <= 256 ? qkv_kernel<0, bf16_t>
-                                        : qkv_kernel<0, bf16_t, 576>;
-  launch("qkv", kernel,
+  launch("qkv", p.kv.is_f32() ? kernel_of<float>(p.kv.head_dim) : kernel_of<bf16_t>(p.kv.head_dim),
          {.blocks = static_cast<int>((p.rows * (p.heads + p.kv.kv_heads) + kWarps - 1) / kWarps),
           .threads = kThreads,
           .shared_bytes = 0,
