@@ -117,11 +117,11 @@ void Model::sleep(const Sleep& what) {
   // The host's memory is where they would be kept.
   const bool leaves = what.weights == Sleep::Weights::lost ||
                       (what.weights == Sleep::Weights::kept && !device().is_host());
-  const GiveMemory message{.keys = what.keys && !asleep_.keys,
+  const GiveMemory message{.kv_cache = what.kv_cache && !asleep_.kv_cache,
                            .weights = leaves && asleep_.weights == Sleep::Weights::stay,
                            .keeps_weights = what.weights == Sleep::Weights::kept};
   workers_->give_memory(message);
-  asleep_.keys |= message.keys;
+  asleep_.kv_cache |= message.kv_cache;
   if (message.weights) asleep_.weights = what.weights;
 }
 
@@ -135,9 +135,9 @@ void Model::wake(const Wake& what, const TensorSource* source) {
       take_weights(options(), *open_weights(options()));
     asleep_.weights = Sleep::Weights::stay;
   }
-  if (!what.keys || !asleep_.keys) return;
-  workers_->take_memory({.keys = true});
-  asleep_.keys = false;
+  if (!what.kv_cache || !asleep_.kv_cache) return;
+  workers_->take_memory({.kv_cache = true});
+  asleep_.kv_cache = false;
 }
 
 }  // namespace invar

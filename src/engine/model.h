@@ -28,7 +28,7 @@ class Model {
   }
   // Kernels of the CPU, whatever the device: for what the host does with logits.
   const Kernels& host_kernels() const { return description_.host_kernels; }
-  // What the kernels are for: a CPU's instruction set, or "cuda".
+  // The kind of kernels: a CPU's instruction set, or "cuda".
   const char* instruction_set() const { return workers_->home().kernels().name; }
   ThreadPool& pool() { return *pool_; }
   Workers& workers() { return *workers_; }
@@ -38,7 +38,7 @@ class Model {
   int stages() const { return description_.stages(); }
   int threads_of_rank() const { return description_.threads_of_rank(pool_->size()); }
 
-  // Of the workers in this process.
+  // Bytes in the workers of this process.
   int64_t weight_bytes() const;
   // Every array of weights; on the CPU only.
   std::vector<std::span<const std::byte>> weight_arrays() const;
@@ -59,13 +59,13 @@ class Model {
   // A matrix of weights as it lies in that GPU's memory; `source` says what there is. Nobody may
   // change them meanwhile.
   std::vector<std::byte> read_back(const TensorSource& source, const std::string& tensor);
-  // Gives memory back while nobody computes: that of keys and values, that of the weights. What is
-  // away already stays so. Weights that are not kept are read again.
+  // Gives memory back while nobody computes: that of keys and values, that of the weights. Memory
+  // that is away already stays so. Weights that are not kept are read again.
   void sleep(const Sleep& what);
   // Takes it again; `source`: where weights that were lost are read, null: the options' own. Throws
   // Error where there is not enough; what is not back then is away still.
   void wake(const Wake& what, const TensorSource* source = nullptr);
-  // What is away.
+  // The memory that is away.
   const Sleep& asleep() const { return asleep_; }
 
  private:
@@ -80,7 +80,7 @@ class Model {
   ModelDescription description_;
   std::unique_ptr<ThreadPool> pool_;
   std::unique_ptr<Workers> workers_;
-  Sleep asleep_{.keys = false};
+  Sleep asleep_{.kv_cache = false};
 };
 
 }  // namespace invar

@@ -1,4 +1,4 @@
-// What an engine gives back while it sleeps, and takes again when it wakes up.
+// The memory that an engine gives back while it sleeps, and takes again when it wakes up.
 #pragma once
 
 #include <string>
@@ -8,16 +8,16 @@ namespace invar {
 
 struct Sleep {
   enum class Weights { stay, kept, lost };  // kept: in the host's memory
-  bool keys = true;                         // with the values, of sequences
+  bool kv_cache = true;                     // keys and values, and cells
   Weights weights = Weights::stay;
 
-  bool any() const { return keys || weights != Weights::stay; }
+  bool any() const { return kv_cache || weights != Weights::stay; }
   // vLLM's: 1 keeps the weights, 2 loses them. Throws UsageError for another one.
   static Sleep of_level(int level);
 };
 
 struct Wake {
-  bool keys = true, weights = true;
+  bool kv_cache = true, weights = true;
 
   // vLLM's: "weights", "kv_cache"; none: both. Throws UsageError for another one.
   static Wake of_tags(const std::vector<std::string>& tags);

@@ -146,7 +146,7 @@ void Worker::read_back(const TensorSource& source, const std::string& tensor, st
 
 void Worker::give_memory(const GiveMemory& message) {
   const std::lock_guard lock(mutex_);
-  if (message.keys)
+  if (message.kv_cache)
     for (const auto& [number, runner] : runners_)
       if (SequenceStore* keys = runner->own_kv()) keys->vacate();
   if (!message.weights) return;
@@ -164,7 +164,7 @@ void Worker::take_memory(const TakeMemory& message) {
       device_->upload(weights_.memory()[i].data(), kept_[i].data(), kept_[i].size());
     kept_ = {};
   }
-  if (message.keys)
+  if (message.kv_cache)
     for (const auto& [number, runner] : runners_)
       if (SequenceStore* keys = runner->own_kv()) keys->occupy();
 }

@@ -1,4 +1,4 @@
-// What a worker is told. Each message is a plain struct, whose bytes come from its fields
+// The messages to a worker. Each is a plain struct, whose bytes come from its fields
 // (base/fields.h): within a process it is passed by reference, to another one as bytes.
 #pragma once
 
@@ -32,7 +32,7 @@ struct RunnerLimits {
   // Where layers have states: cells of sequences; scratch ones of draft paths, beside those of the
   // pieces of a step; snapshots of states. In the order in which they lie.
   int32_t cells = 1, draft_cells = 0, snapshots = 0;
-  // Of a drafter that is a part of the target. Keys and values are those of its layers alone.
+  // A drafter that is a part of the target has keys and values for its layers alone.
   int32_t exit_layer = 0;   // the first so many layers, with the head behind them; 0: all
   bool mtp_module = false;  // the module that predicts one token further; batches begin with it
   // Whether steps of few rows are launched as recorded graphs, where the device has them.
@@ -89,22 +89,22 @@ struct CopySlots {
   bool operator==(const CopySlots&) const = default;
 };
 
-// Others of the same shape and type: ModelOptions::model and load_format.
+// Takes weights of the same shape and type from a checkpoint: ModelOptions::model and load_format.
 struct TakeWeights {
   std::string model, load_format;
   bool operator==(const TakeWeights&) const = default;
 };
 
-// Memory that goes back until it is taken again, zeroed, at the same addresses: that of all
-// runners' keys and values, that of the weights.
+// Gives memory back until it is taken again, zeroed, at the same addresses: the KV cache of all
+// runners, or the weights.
 struct GiveMemory {
-  bool keys = false, weights = false;
+  bool kv_cache = false, weights = false;
   bool keeps_weights = false;  // a GPU's weights go to the host's memory; else they are lost
   bool operator==(const GiveMemory&) const = default;
 };
 // Weights that were kept come back; others are to be taken (TakeWeights).
 struct TakeMemory {
-  bool keys = false, weights = false;
+  bool kv_cache = false, weights = false;
   bool operator==(const TakeMemory&) const = default;
 };
 

@@ -209,14 +209,14 @@ Taken taken_from(std::string_view bytes) {
 
 std::string to_bytes(const Sleep& sleep) {
   ByteWriter out;
-  put_flag(out, sleep.keys);
+  put_flag(out, sleep.kv_cache);
   out.put(static_cast<uint8_t>(sleep.weights));
   return out.take();
 }
 
 Sleep sleep_from(std::string_view bytes) {
   ByteReader in(bytes, "an order to sleep");
-  Sleep sleep{.keys = get_flag(in)};
+  Sleep sleep{.kv_cache = get_flag(in)};
   const uint8_t weights = in.get<uint8_t>();
   if (weights > static_cast<uint8_t>(Sleep::Weights::lost))
     fail("an order to sleep: expected 0 to 2 for the weights, found {}", weights);
@@ -227,7 +227,7 @@ Sleep sleep_from(std::string_view bytes) {
 
 std::string to_bytes(const Wake& wake) {
   ByteWriter out;
-  put_flag(out, wake.keys);
+  put_flag(out, wake.kv_cache);
   put_flag(out, wake.weights);
   return out.take();
 }
@@ -235,7 +235,7 @@ std::string to_bytes(const Wake& wake) {
 Wake wake_from(std::string_view bytes) {
   ByteReader in(bytes, "an order to wake up");
   Wake wake;
-  wake.keys = get_flag(in);
+  wake.kv_cache = get_flag(in);
   wake.weights = get_flag(in);
   in.expect_end();
   return wake;

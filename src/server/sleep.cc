@@ -34,7 +34,7 @@ Wake wake_of(std::vector<std::string> tags) {
   const bool all = tags.empty();
   std::erase(tags, "cuda_graph");
   try {
-    return tags.empty() && !all ? Wake{.keys = false, .weights = false} : Wake::of_tags(tags);
+    return tags.empty() && !all ? Wake{.kv_cache = false, .weights = false} : Wake::of_tags(tags);
   } catch (const Error& error) {
     throw ApiError{400, error.what(), "", "tags"};
   }
@@ -73,7 +73,8 @@ void Server::sleep(std::shared_ptr<Exchange> exchange) {
   if (mode != "abort" && mode != "wait" && mode != "keep")
     throw ApiError{
         400, fmt::format("expected the mode abort, wait or keep, found {}", json::quoted(mode))};
-  const Sleep what = level == 0 ? Sleep{.keys = false} : Sleep::of_level(static_cast<int>(level));
+  const Sleep what =
+      level == 0 ? Sleep{.kv_cache = false} : Sleep::of_level(static_cast<int>(level));
   if (mode == "abort" && !swap_)
     streams_.end_all({503, "the answer was ended since the engine goes to sleep", "aborted"});
   sleep_so(std::move(exchange), what);
@@ -82,9 +83,9 @@ void Server::sleep(std::shared_ptr<Exchange> exchange) {
 // Weights are read again when they are taken back.
 void Server::release_memory(std::shared_ptr<Exchange> exchange) {
   const Wake tags = wake_of(tags_of(exchange->request));
-  sleep_so(
-      std::move(exchange),
-      {.keys = tags.keys, .weights = tags.weights ? Sleep::Weights::lost : Sleep::Weights::stay});
+  sleep_so(std::move(exchange),
+           {.kv_cache = tags.kv_cache,
+            .weights = tags.weights ? Sleep::Weights::lost : Sleep::Weights::stay});
 }
 
 void Server::sleep_so(std::shared_ptr<Exchange> exchange, const Sleep& what) {
@@ -96,8 +97,8 @@ void Server::sleep_so(std::shared_ptr<Exchange> exchange, const Sleep& what) {
 }
 
 void Server::note_asleep(const Sleep& what) {
-  if (!asleep_) asleep_ = Sleep{.keys = false};
-  asleep_->keys |= what.keys;
+  if (!asleep_) asleep_ = Sleep{.kv_cache = false};
+  asleep_->kv_cache |= what.kv_cache;
   if (what.weights != Sleep::Weights::stay) asleep_->weights = what.weights;
   if (is_ending_) wake_to_end();
 }
@@ -126,7 +127,7 @@ void Server::wake_so(std::shared_ptr<Exchange> exchange, const Wake& what) {
 
 void Server::note_awake(const Wake& what) {
   if (!asleep_) return;
-  if (what.keys) asleep_->keys = false;
+  if (what.kv_cache) asleep_->kv_cache = false;
   if (what.weights) asleep_->weights = Sleep::Weights::stay;
   if (!asleep_->any()) asleep_.reset();
 }

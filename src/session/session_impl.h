@@ -1,4 +1,4 @@
-// What a Session holds (include/invar/invar.h), for the files that make up its calls.
+// The members of a Session (include/invar/invar.h), for the files that make up its calls.
 #pragma once
 
 #include <invar/invar.h>
@@ -20,7 +20,7 @@
 namespace invar {
 
 struct Session::Impl {
-  // What computes.
+  // The model and its engine while they run.
   struct Running {
     Running(const InstanceOptions& options, std::shared_ptr<Model> model,
             const Tokenizer& tokenizer)
@@ -51,7 +51,7 @@ struct Session::Impl {
   // Throws UsageError where there are none of the model's answers.
   void expect_receipts() const;
   ReceiptModel answering_model(Running& running);
-  // What its receipt says beside the answer. Checks the request's parameters.
+  // The receipt's part beside the answer. Checks the request's parameters.
   Receipt receipt_head(Running& running, Request& request);
   std::vector<Generation> generate(std::vector<Query> queries, const OnToken& on_token,
                                    const OnStep& on_step);
@@ -80,7 +80,7 @@ struct Session::Impl {
 
   std::shared_mutex sleeping;  // guards what follows, but for what Running guards itself
   std::unique_ptr<Running> running;
-  Sleep asleep{.keys = false};                     // what was given back, and not asked for again
+  Sleep asleep{.kv_cache = false};                 // what was given back, and not asked for again
   UpdatedTensors updated;                          // all so far but for what follows; between steps
   std::set<std::string, std::less<>> only_on_gpu;  // matrices that came from there: no copy is here
   std::string identity;                            // of the model, asleep or not

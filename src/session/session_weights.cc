@@ -80,7 +80,7 @@ void Session::sleep(int level) {
   if (level == 2 && impl_->asleep.weights == invar::Sleep::Weights::stay)
     impl_->keep_what_is_on_gpu(*impl_->running);
   impl_->running->engine().sleep(what);
-  impl_->asleep.keys = true;
+  impl_->asleep.kv_cache = true;
   if (impl_->asleep.weights != invar::Sleep::Weights::lost) impl_->asleep.weights = what.weights;
 }
 
@@ -95,7 +95,7 @@ void Session::wake_up(const std::vector<std::string>& tags) {
     const UpdatedWeights weights(*loaded, impl_->updated);
     model.wake(what, &weights);
   }
-  if (what.keys) impl_->asleep.keys = false;
+  if (what.kv_cache) impl_->asleep.kv_cache = false;
   if (what.weights) impl_->asleep.weights = invar::Sleep::Weights::stay;
 }
 

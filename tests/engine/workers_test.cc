@@ -200,12 +200,12 @@ TEST(Workers, AnswerTheSameAfterASleep) {
     return Setting{.before_requests = [=](Engine& engine) {
       engine.sleep(sleep);
       EXPECT_THROW(engine.add(testing_engine::all_kinds().front()), UsageError);
-      engine.model().wake({.keys = false});
+      engine.model().wake({.kv_cache = false});
       EXPECT_THROW(engine.add(testing_engine::all_kinds().front()), UsageError);
       engine.model().wake({});
     }};
   };
-  const Sleep lost = Sleep::of_level(2), kept{.keys = true, .weights = Sleep::Weights::kept};
+  const Sleep lost = Sleep::of_level(2), kept{.kv_cache = true, .weights = Sleep::Weights::kept};
   for (const ModelOptions& options : {tiny(), tiny(2, {2}), tiny(2, {2}, "mp")})
     for (const Sleep& sleep : {lost, kept})
       EXPECT_EQ(run(options, slept(sleep)).answers, one.answers) << options.executor;

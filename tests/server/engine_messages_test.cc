@@ -118,13 +118,14 @@ TEST(EngineMessages, ShortOnes) {
   EXPECT_EQ(taken.error, "a sentence");
   EXPECT_EQ(cancel_from(cancel_bytes(-5)), -5);
   expect_exact(cancel_bytes(1), cancel_from);
-  const Sleep sleep = sleep_from(to_bytes(Sleep{.keys = false, .weights = Sleep::Weights::lost}));
-  EXPECT_FALSE(sleep.keys);
+  const Sleep sleep =
+      sleep_from(to_bytes(Sleep{.kv_cache = false, .weights = Sleep::Weights::lost}));
+  EXPECT_FALSE(sleep.kv_cache);
   EXPECT_EQ(sleep.weights, Sleep::Weights::lost);
   expect_exact(to_bytes(Sleep{}), sleep_from);
   EXPECT_THROW(sleep_from(std::string("\1\3", 2)), Error);
-  const Wake wake = wake_from(to_bytes(Wake{.keys = true, .weights = false}));
-  EXPECT_TRUE(wake.keys && !wake.weights);
+  const Wake wake = wake_from(to_bytes(Wake{.kv_cache = true, .weights = false}));
+  EXPECT_TRUE(wake.kv_cache && !wake.weights);
   expect_exact(to_bytes(Wake{}), wake_from);
 }
 
