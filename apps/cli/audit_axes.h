@@ -1,5 +1,4 @@
-// What an audit varies: the axes, each a list of schedules under which the same requests are
-// answered.
+// The axes of an audit: each is a list of schedules under which the same requests are answered.
 #pragma once
 
 #include <string>
@@ -15,7 +14,7 @@ struct Axis {
   // Whether a conventional engine's bits depend on this axis. Where they do not, each schedule has
   // a foil: control that cuts its products as that schedule's place on the axis says.
   bool control_differs;
-  // What the runs of an axis must have seen, else it has tried nothing.
+  // The runs of an axis must have seen these, else the axis has tried nothing.
   bool expects_cached = false, expects_preempted = false;
   int expects_live = 0;
   bool expects_drafts = false;  // that were accepted

@@ -16,7 +16,7 @@
 
 namespace invar::cli {
 
-// What a schedule is allowed to choose.
+// The choices that a schedule is free to make.
 struct Schedule {
   std::string label;
   ModelOptions model;
@@ -62,14 +62,14 @@ class Collector final : public OutputSink {
   Answers answers;
 };
 
-// What a run did, so that an audit can tell that it tried what it says.
+// Counts of a run, so that an audit can tell that it tried what it says.
 struct RunCounts {
   int64_t cached = 0, preempted = 0, accepted = 0;  // accepted: drafts
   int64_t ahead = 0;                                // steps begun before the one before had ended
   int most_live = 0;                                // sequences that hold blocks, at the same time
 };
 
-// What an audit asks.
+// The requests of an audit.
 struct Probes {
   std::vector<int> prompts;  // tokens of each
   int answer_tokens = 12;

@@ -1,4 +1,4 @@
-// What benchmarks ask a model: any tokens, the same ones every time.
+// Prompts of benchmarks: any tokens, the same ones every time.
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,4 @@
-// What is wrong with a call of the program, in one sentence.
+// Says in one sentence why a call of the program is wrong.
 #pragma once
 
 #include <CLI/CLI.hpp>

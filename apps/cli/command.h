@@ -16,7 +16,7 @@
 
 namespace invar::cli {
 
-// What the chosen subcommand is to do; returns the exit status.
+// Does the work of the chosen subcommand; returns the exit status.
 using Action = std::function<int()>;
 
 // Each adds one subcommand. `action` is set by the parser when the subcommand is chosen.
@@ -67,8 +67,8 @@ void use_made_model(ModelFlags& flags, const char* preset);
 // preset if random weights are asked for.
 ModelOptions resolved(const ModelFlags& flags);
 
-// What to say of weights that were made and not read: that they are random, and why. Empty where
-// they were read.
+// A sentence about weights that were made and not read: they are random, and why. Empty where they
+// were read.
 std::string made_weights(const ModelOptions& options);
 
 // Speculative decoding, by vLLM's flags.
@@ -91,7 +91,7 @@ struct EngineFlags {
 };
 void add_engine_flags(CLI::App& command, EngineFlags& flags);
 
-// What the flags ask the factory for. Throws UsageError when they make no sense.
+// The options that the flags ask the factory for. Throws UsageError when they make no sense.
 InstanceOptions instance_options(const ModelFlags& model, const EngineFlags& engine);
 // Loads the model with a progress line on the terminal.
 std::shared_ptr<Model> open_with_progress(const InstanceOptions& options);
@@ -103,8 +103,8 @@ void say_context(Instance& instance);
 
 // Sampling options by the names that vLLM users know.
 void add_sampling_flags(CLI::App& command, SamplingParams& params);
-// What a request's max_tokens is where the user did not ask for one: the default, or what its
-// prompt leaves of the context if that is less.
+// Sets a request's max_tokens where the user did not ask for one: the default, or less where its
+// prompt leaves less of the context.
 void settle_length(Request& request, bool asked, const Engine& engine);
 // Bytes per second that the model's device reads memory with, the best of a few passes: the limit
 // of decoding.

@@ -31,7 +31,7 @@ struct LoadTarget {
   double timeout = 600;  // seconds for one request
 };
 
-// What one GET says. Throws Error when the server cannot be reached or does not answer with 200.
+// The body of one GET. Throws Error when the server cannot be reached or does not answer with 200.
 std::string http_get(const LoadTarget& target);
 
 // Sends every request when its time has come and less than `max_concurrency` (0: any number) are

@@ -1,5 +1,5 @@
-// What the commands that run a recipe, train and rl, have in common: their flags, their progress on
-// a terminal or in a log, and how a signal ends them.
+// The commands that run a recipe, train and rl, share their flags, their progress on a terminal or
+// in a log, and their end by a signal.
 #pragma once
 
 #include <string>

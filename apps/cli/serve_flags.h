@@ -1,4 +1,4 @@
-// What invar serve is told.
+// The flags of invar serve.
 #pragma once
 
 #include <optional>
@@ -40,7 +40,7 @@ struct ServeFlags {
   bool clamp_max_tokens = false;
   double request_seconds = 0, target_tbt_ms = 200;
   std::pair<int, int> engine_files = {-1, -1};  // of an engine's process: socket, sign of life
-  // Of one that is started again: what the first one had; 0: it is the first.
+  // The context of the engine before it was started again; 0: this is the first.
   int engine_context = 0;
   int engine_replica = -1;  // which of the replicas that are processes it is; -1: there are none
 };

@@ -1,4 +1,4 @@
-// What a load's answers say about a server, with vLLM's definitions: TTFT is the time from sending
+// A server's metrics from a load's answers, with vLLM's definitions: TTFT is the time from sending
 // to the first event with text, TPOT (last text - first text) / (tokens - 1), ITL each gap between
 // events with text, E2EL the time from sending to the last text.
 #pragma once
@@ -30,7 +30,8 @@ struct ServeAnswer {
 // Reads the events of /v1/completions or /v1/chat/completions.
 ServeAnswer read_answer(const LoadResult& result);
 
-// Of sorted or unsorted values, with linear interpolation; 0 of none. `percent` from 0 to 100.
+// The percentile of sorted or unsorted values, with linear interpolation; 0 where there are none.
+// `percent` is from 0 to 100.
 double interpolated_percentile(std::vector<double> values, double percent);
 
 // Different answers to one prompt.

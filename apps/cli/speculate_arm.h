@@ -10,9 +10,9 @@ namespace invar::cli {
 
 using AnswerTokens = std::map<int64_t, std::vector<int32_t>>;  // by request
 
-// Of the steps in which nothing but answers was computed.
+// The steps in which nothing but answers was computed.
 struct Measured {
-  // What one step computed and how long its parts took.
+  // The work of one step and the times of its parts.
   struct Step {
     int64_t rows = 0;  // of the target
     double draft = 0;  // seconds: the proposer's, its share of keeping hidden states included
@@ -31,8 +31,8 @@ struct Measured {
   double cpu_rate() const { return static_cast<double>(tokens) / cpu_seconds; }
   double rows_per_step() const;
   // Tokens per second that the parts of the steps say: for each number of rows the median time of
-  // verification, for each number of nodes that of drafting. What it misses is the host's time
-  // beside both.
+  // verification, for each number of nodes that of drafting. The host's time beside both is
+  // missing.
   double predicted_rate() const;
   double mean_draft_seconds() const;  // of a drafted token
 };
@@ -55,7 +55,7 @@ class Watch final : public ForwardingProposer, public HiddenReader, public Argma
   void observe(int64_t id, int32_t proposed, int32_t accepted) override;
   void observe_step(int64_t rows, double seconds) override;
 
-  // Of the step that ends; the next one begins from 0.
+  // Returns the step that ends; the next one begins from 0.
   Measured::Step take_step() { return std::exchange(step_, {}); }
   int64_t take_tried() { return std::exchange(tried_, 0); }
 
@@ -67,9 +67,9 @@ class Watch final : public ForwardingProposer, public HiddenReader, public Argma
   int64_t tried_ = 0;
 };
 
-// What a replaying proposer is: it knows the plain answer, spoils as many drafts as it is told, and
-// pays for each token that it drafts: it computes one layer and the head of the target, or what the
-// method `drafter` (as vLLM's JSON) computes, whose own drafts are thrown away.
+// A replaying proposer knows the plain answer, spoils as many drafts as it is told, and pays for
+// each token that it drafts. It computes one layer and the head of the target, or what the method
+// `drafter` (as vLLM's JSON) computes, whose own drafts are thrown away.
 struct ReplaySpec {
   double right = 1;
   int32_t tokens = 4;
@@ -103,7 +103,7 @@ class Arm {
   class PaidReplay;
   struct Keep;
 
-  // What drafts, or null, within a Watch.
+  // The proposer, or null, within a Watch.
   std::unique_ptr<Proposer> make_watched(Model& model, int batch, const ReplaySpec* replay);
 
   std::string config_;

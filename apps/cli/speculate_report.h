@@ -1,4 +1,4 @@
-// What invar bench speculate says of each way to decode: rows of a table, and a page of HTML.
+// The report of invar bench speculate on each way to decode: rows of a table, and a page of HTML.
 #pragma once
 
 #include "base/json.h"
@@ -6,7 +6,7 @@
 
 namespace invar::cli {
 
-// What products and reading can do at most on this machine.
+// The highest speeds of products and of reading on this machine.
 struct Limits {
   double operations = 0, bytes = 0;  // a second
   double ridge() const { return bytes > 0 ? operations / bytes : 0; }

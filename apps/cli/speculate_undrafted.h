@@ -1,4 +1,4 @@
-// What others' drafts cost a sequence that has none: invar bench speculate --undrafted.
+// The cost of others' drafts to a sequence that has none: invar bench speculate --undrafted.
 #pragma once
 
 #include "speculate_arm.h"

@@ -20,7 +20,7 @@
 
 namespace invar {
 
-// What has a name among vLLM's engine arguments has its meaning.
+// Options that have a name among vLLM's engine arguments have its meaning.
 struct SessionOptions {
   std::string model;                     // a Hugging Face model directory
   std::string load_format = "auto";      // or "dummy:SEED": random weights
@@ -40,9 +40,9 @@ struct SessionOptions {
   std::string scheduling_policy = "sarathi";  // who is computed next; no bit depends on it
   // Speculative decoding, as vLLM's JSON: {"method": "ngram"}; empty: none. No bit depends on it.
   std::string speculative_config;
-  // What log-probabilities are where a request does not say it: raw_logprobs (of the model's
-  // logits), scaled_logprobs (of those by the temperature), processed_logprobs (of what is sampled
-  // from), raw_logits or processed_logits.
+  // The kind of log-probabilities where a request does not name one: raw_logprobs (of the model's
+  // logits), scaled_logprobs (of those by the temperature), processed_logprobs (of the row that is
+  // sampled from), raw_logits or processed_logits.
   std::string logprobs_mode = "raw_logprobs";
   // Low-rank adapters (GenerateOptions::lora): how many different ones are computed at the same
   // time, and the largest rank of one; 0: none.
@@ -107,7 +107,7 @@ struct GeneratedToken {
 // Returning false ends the answer that the token belongs to.
 using OnToken = std::function<bool(const GeneratedToken&)>;
 // Called after every step that a call waits for, on its thread, with how many of its answers are
-// whole and how many tokens it has. What it throws ends the call and its answers.
+// whole and how many tokens it has. An exception that it throws ends the call and its answers.
 using OnStep = std::function<void(size_t answered, size_t tokens)>;
 
 struct Logprob {
@@ -119,8 +119,8 @@ struct Logprob {
 struct Generation {
   std::string text;
   std::vector<int32_t> prompt_tokens, tokens;
-  // When they were asked for: of `tokens`; of prompt_tokens but the first. Of a cancelled answer
-  // there are none of the prompt.
+  // Where they were asked for: logprobs of `tokens`; prompt_logprobs of prompt_tokens but the
+  // first. A cancelled answer has none of the prompt.
   std::vector<float> logprobs, prompt_logprobs;
   std::vector<int32_t> ranks, prompt_ranks;  // beside them: 1 for the most likely token
   std::vector<std::vector<Logprob>> top_logprobs, top_prompt_logprobs;
@@ -131,7 +131,7 @@ struct Generation {
   std::string receipt;  // JSON, when it was asked for
 };
 
-// What a step says of a request: a token, or its whole answer at the end.
+// News of a request from a step: a token, or its whole answer at the end.
 struct Update {
   int64_t id = 0;
   std::optional<GeneratedToken> token;
@@ -153,7 +153,7 @@ struct Tensor {
   int gpu = -1;                // that has it in its memory; -1: the host
 };
 
-// What stands at some positions of a text, computed as a prompt is.
+// Values at some positions of a text, computed as a prompt is.
 struct Inspection {
   std::vector<float> logits;  // [positions][vocabulary]: of the token that follows
   std::vector<float> hidden;  // [layers][positions][hidden size]: the residual stream after each
@@ -170,7 +170,7 @@ class Session {
   Session(Session&&) noexcept;
   Session& operator=(Session&&) noexcept;
 
-  // What fixes the bits beside weights and tokens, e.g. "invar-1/portable/bf16/row8.8".
+  // Names what fixes the bits beside weights and tokens, e.g. "invar-1/portable/bf16/row8.8".
   std::string identity() const;
   int vocabulary_size() const;
   int hidden_size() const;
@@ -210,7 +210,7 @@ class Session {
   // The text's vector, [hidden size]: the mean of the final hidden states, or what the files of an
   // embedding model say (docs/server.md, embeddings).
   std::vector<float> embed(std::string_view text);
-  // Of several, computed together.
+  // Embeds several texts, computed together.
   std::vector<std::vector<float>> embed(std::span<const std::vector<int32_t>> prompts,
                                         const OnStep& on_step = {});
   // The answer to a question whose answer is numbers, as a server gives it: `endpoint` is
@@ -236,7 +236,7 @@ class Session {
   std::vector<Tensor> tensors() const;
   // The elements of one, as it stands in the checkpoint or was given by update_weights.
   std::vector<std::byte> tensor_bytes(const std::string& name);
-  // What names them in receipts (numerics 8), in hexadecimal. Reads all weights.
+  // The digest that names the weights in receipts (numerics 8), in hexadecimal. Reads all weights.
   std::string weights_digest();
 
   void reset_prefix_cache();

@@ -12,9 +12,9 @@ namespace invar {
 
 class AtomicFile {
  public:
-  // Creates the temporary file and reserves `size` bytes, so that a full disk is known at once.
-  // What stands under the name already must be an ordinary file: a rename would destroy a device.
-  // This and every function below throws Error naming the file and what the system said.
+  // Creates the temporary file and reserves `size` bytes, so that a full disk is known at once. A
+  // file that has the name already must be an ordinary one: a rename would destroy a device. This
+  // and every function below throws Error naming the file and what the system said.
   explicit AtomicFile(const std::string& path, int64_t size = 0);
   ~AtomicFile();  // removes the temporary file when it was not committed
   AtomicFile(AtomicFile&& other) noexcept;
@@ -23,7 +23,7 @@ class AtomicFile {
   const std::string& path() const { return path_; }
   // Writes at a place of its own; safe from several threads.
   void write_at(int64_t offset, std::span<const std::byte> bytes);
-  // Gives the file its name. What stood there before is replaced.
+  // Gives the file its name. A file that had it before is replaced.
   void commit();
 
  private:

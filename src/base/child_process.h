@@ -11,8 +11,8 @@ namespace invar {
 
 struct ChildProcess {
   std::span<const std::string> command;
-  // Sockets that it gets, under their numbers. Of this process's other files it has the standard
-  // ones only: else it would hold clients' connections.
+  // Sockets that it gets, under their numbers. It gets no other files of this process than the
+  // standard ones: else it would hold clients' connections.
   std::span<const int> sockets;
   const cpu_set_t* cores = nullptr;  // that it may run on; null: those of the calling thread
 };

@@ -1,5 +1,5 @@
-// The first and the last entry of a list that may be empty. What clients, models and templates send
-// is translated more than once, and a list can lose its last entry on the way.
+// The first and the last entry of a list that may be empty. Texts of clients, models and templates
+// are translated more than once, and a list can lose its last entry on the way.
 #pragma once
 
 #include <iterator>

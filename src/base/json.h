@@ -36,8 +36,8 @@ class Value {
 
   bool is_null() const { return std::holds_alternative<std::monostate>(data_); }
   bool is_bool() const { return std::holds_alternative<bool>(data_); }
-  // Written without a point and an exponent, and within 64 bits. What may stand where an integer is
-  // meant is for to_integer to say.
+  // Written without a point and an exponent, and within 64 bits. to_integer says which other
+  // numbers may stand for an integer.
   bool is_integer() const {
     return std::holds_alternative<int64_t>(data_) || std::holds_alternative<uint64_t>(data_);
   }

@@ -1,6 +1,6 @@
-// Connections between hosts whose two ends have proven to each other that they know a secret, and
-// whose messages carry a code that only who knows it can make. What is sent can be read on the way;
-// it cannot be changed, repeated or made up.
+// Connections between hosts whose two ends have proven to each other that they know a secret.
+// Messages carry a code that nobody can make without it. They can be read on the way, but not
+// changed, repeated or made up.
 #pragma once
 
 #include <array>

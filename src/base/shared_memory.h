@@ -11,7 +11,7 @@ class SharedMemory {
   SharedMemory() = default;
   // So many bytes of zeros. Throws Error when the system gives none.
   explicit SharedMemory(size_t bytes);
-  // What another process made: `file` is its number here, which stays the caller's to close. Throws
+  // Memory that another process made: `file` is its number here, which the caller closes. Throws
   // Error when it cannot be mapped.
   static SharedMemory of_file(int file);
   SharedMemory(SharedMemory&& other) noexcept { *this = std::move(other); }

@@ -30,7 +30,7 @@ std::pair<Socket, Socket> socket_pair();
 // ended.
 bool send_all(int socket, const void* data, size_t bytes);
 bool receive_all(int socket, void* data, size_t bytes);
-// What there is, of at most so many bytes. 0 when the other end is gone.
+// Receives the bytes that there are, at most so many. 0 when the other end is gone.
 size_t receive_some(int socket, void* data, size_t bytes);
 
 }  // namespace invar

@@ -1,7 +1,7 @@
-// A fixed team of pinned threads that run one function at a time, each on its own share. What a
-// share is depends on its number alone, who computes it does not matter: one whose thread is late,
-// because its core does other work, is taken by whoever is free.
-// Every member, the caller included, runs with subnormals flushed to zero (numerics 0).
+// A fixed team of pinned threads that run one function at a time, each on its own share. A share
+// depends on its number alone, not on the thread that computes it: where a thread is late, because
+// its core does other work, a free one takes its share. Every member, the caller included, runs
+// with subnormals flushed to zero (numerics 0).
 #pragma once
 
 #include <atomic>
@@ -50,8 +50,8 @@ class ThreadPool {
   void pin_caller() const;
 
   // Calls work(Part{i, size()}) for every i, each once, and returns when all are done. No
-  // allocation. Not reentrant: `work` must not call run on the same pool. What shares throw, the
-  // exception of the lowest one, is thrown here when all have ended.
+  // allocation. Not reentrant: `work` must not call run on the same pool. Where shares throw, the
+  // exception of the lowest one is thrown here when all have ended.
   void run(FunctionRef<void(Part)> work);
 
   // Pins the calling thread, and threads that it starts later, to a core of usable_cores().

@@ -30,7 +30,7 @@ class Channel {
   // Waits for what was placed. It stays until it is released, and so does what is received behind
   // it, which must be small.
   virtual std::byte* receive_placed(size_t, std::shared_ptr<Event> /*taken*/) { return nullptr; }
-  // What was received in place is no longer needed once its event is done: waits for that.
+  // Waits for the event of data that was received in place, which is no longer needed then.
   virtual void release() {}
   // That memory is for the streams of a GPU.
   virtual void pin() {}

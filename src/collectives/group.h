@@ -67,7 +67,7 @@ std::vector<int> socket_peers(int rank, int size);
 std::unique_ptr<Group> make_secret_group(int rank,
                                          std::vector<std::shared_ptr<SecretSocket>> peers);
 
-// What is known to be wrong with those that one waits for: a sentence, or nothing.
+// Returns a sentence about trouble with those that one waits for, or nothing.
 using Trouble = std::function<std::string()>;
 
 // Which rank of a group in shared memory one is, and how it waits.

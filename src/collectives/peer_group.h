@@ -26,8 +26,8 @@ struct PeerOptions {
   // Seconds from one look to the next, of a kernel that waits, whether a rank has left: it looks
   // into host memory, and thousands of threads that do so often are late for what they wait for.
   double asks_every = 0.01;
-  // What a rank pushes to the others at once: of longer operands it adds its share. -1: what is
-  // faster with so many ranks (decision 14).
+  // Bytes that a rank pushes to the others at once; it adds its share of longer operands. -1: the
+  // faster way with so many ranks (decision 14).
   int64_t one_shot_bytes = -1;
 };
 

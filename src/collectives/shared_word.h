@@ -12,7 +12,7 @@ class alignas(64) SharedWord {
  public:
   // Counts go round after 2^31.
   uint32_t count() const { return value_.load(std::memory_order_acquire) >> 1; }
-  // What was written before is seen by those who wait for it.
+  // Adds n: a thread that waits for the sum sees everything that was written before.
   void add(uint32_t n);
   // Nobody waits for a higher count any longer.
   void end();

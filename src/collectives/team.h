@@ -1,4 +1,4 @@
-// What groups in host memory share: work over an operand's elements by the threads of a rank, and
+// Groups in host memory share this: work over an operand's elements by the threads of a rank, and
 // the tree over operands.
 #pragma once
 

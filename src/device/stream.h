@@ -41,16 +41,17 @@ class Stream {
   // Sets `bytes` bytes of the device's memory to zero.
   virtual void clear(void* to, size_t bytes) = 0;
 
-  // Blocks the host until everything is done. What failed on the way is thrown here as Error.
+  // Blocks the host until everything is done. An operation that failed on the way is thrown here as
+  // Error.
   virtual void wait() = 0;
   // Binds the event to the work so far.
   virtual void record(Event& event) = 0;
   // Work that follows begins when the event's is done.
   virtual void wait_for(const Event& event) = 0;
 
-  // What `work` puts into this stream, recorded instead of done. It must not allocate device memory
-  // nor wait, and addresses and sizes are those of the recording. Null on a host, where a launch
-  // costs nothing.
+  // Records the operations that `work` puts into this stream, instead of doing them. `work` must
+  // not allocate device memory nor wait, and addresses and sizes are those of the recording. Null
+  // on a host, where a launch costs nothing.
   virtual std::unique_ptr<Graph> record_graph(FunctionRef<void()> work) = 0;
   virtual void launch(Graph& graph) = 0;
 };

@@ -6,7 +6,7 @@
 
 namespace invar {
 
-// What a Device is beside, where it can give memory back.
+// A Device is one, too, where it can give memory back.
 class VacatesMemory {
  public:
   virtual ~VacatesMemory() = default;

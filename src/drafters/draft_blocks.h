@@ -1,6 +1,6 @@
 // The blocks of a drafter's own keys and values, by request, and the cells of its states, where its
 // layers have them. There is a fixed number: when they are all taken, the sequence that was not
-// drafted for longest loses its own and begins anew when its turn comes. What is lost costs drafts,
+// drafted for longest loses its own and begins anew when its turn comes. The loss costs drafts,
 // never a wrong answer.
 #pragma once
 

@@ -1,7 +1,7 @@
 // Blocks of keys and values of a drafter's layer whose rows depend on the token that follows: row i
 // of a sequence on its tokens 0 .. i + 1. Full blocks are kept under those tokens, so that a
-// sequence whose beginning the target had in its prefix cache finds the drafter's part of it. What
-// is not found is never computed again: the sequence is not drafted for.
+// sequence whose beginning the target had in its prefix cache finds the drafter's part of it. Where
+// nothing is found nothing is computed again: the sequence is not drafted for.
 #pragma once
 
 #include <cstdint>
@@ -44,7 +44,7 @@ class DraftHistory {
   std::unordered_map<uint64_t, std::list<Kept>::iterator> by_key_;
 };
 
-// Of one sequence.
+// The rows of one sequence.
 class DraftHistory::Rows {
  public:
   explicit Rows(DraftHistory& history) : history_(&history), table_(history.pool_) {}

@@ -2,8 +2,8 @@
 // "LayerSkip", 2024), on the target's own keys and values: what the target has computed of a
 // sequence is not computed again for the drafts, and what the drafts compute is not computed again
 // to verify them (engine/shared_layers.h). A draft of K tokens costs K times these layers and the
-// head, and saves the verification K times these layers. Of use when the target was trained to
-// answer there, too.
+// head, and saves the verification K times these layers. It is of use when the target was trained
+// to answer there, too.
 //
 // Chains, where keys, values and hidden states are the host's; ModelDrafter does the rest.
 #pragma once
@@ -55,7 +55,7 @@ class EarlyExit final : public Proposer, public LayerSharer {
   std::optional<Executor> executor_;  // once the target's keys and values are there
   DraftSampler sampler_;
 
-  // Of this round, and of the level that is drafted in it.
+  // The drafts of this round, and of the level that is drafted in it.
   std::vector<Draft> drafts_;
   std::unordered_map<int64_t, size_t> draft_of_;  // by request
   Batch batch_;

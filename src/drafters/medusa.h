@@ -44,7 +44,7 @@ class Medusa final : public Proposer, public HiddenReader {
   int num_heads() const { return static_cast<int>(heads_.size()); }
 
  private:
-  // Of a sequence's last row that the target computed.
+  // The last row of a sequence that the target computed.
   struct Last {
     int32_t position = 0;
     std::vector<float> hidden;

@@ -28,7 +28,7 @@
 
 namespace invar {
 
-// What a drafter with keys and values has room for.
+// The memory of a drafter with keys and values.
 struct DrafterRoom {
   int max_sequences = 128;       // that are drafted for at the same time
   int32_t context = 0;           // tokens of the longest; 0: what the model has
@@ -110,7 +110,7 @@ class ModelDrafter final : public Proposer {
   std::unordered_map<int64_t, std::vector<int32_t>> computed_;
   int64_t rows_computed_ = 0;
 
-  // Of this round, and of the batch that is being built in it.
+  // The drafts of this round, and the batch that is being built in it.
   std::vector<Draft> drafts_;
   Batch batch_;
   std::vector<Wanted> wanted_;

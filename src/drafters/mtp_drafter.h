@@ -84,7 +84,7 @@ class MtpDrafter final : public Proposer, public HiddenReader {
   DraftSampler sampler_;
   std::unordered_map<int64_t, Sequence> sequences_;
 
-  // Of this round, and of the batch that is being built in it.
+  // The drafts of this round, and the batch that is being built in it.
   std::vector<Draft> drafts_;
   Batch batch_;
   std::vector<float> hidden_;       // its input, a row each

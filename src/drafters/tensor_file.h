@@ -30,7 +30,7 @@ class TensorFile {
   TensorInfo info(const std::string& name) const;
   // Elements as TensorSource::read gives them, of a tensor that is there; from any thread.
   void read(const std::string& name, int64_t first, int64_t count, DType as, void* out) const;
-  // Of I64 or I32. Throws Error when there are not `size`.
+  // The numbers of a tensor of I64 or I32. Throws Error when there are not `size`.
   std::vector<int64_t> integers(const std::string& name, int64_t size) const;
   // The first tensor that was not read so far and whose name ends in none of `unneeded`, or "".
   std::string first_unread(std::span<const char* const> unneeded) const;

@@ -11,7 +11,7 @@
 
 namespace invar {
 
-// What requests may ask of an engine.
+// Bounds of the adapters that requests may ask of an engine.
 struct AdapterLimits {
   int most = 0;  // different ones at a time; 0: none
   int most_rank = 16;

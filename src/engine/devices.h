@@ -10,9 +10,9 @@
 
 namespace invar {
 
-// Of "cpu", "cuda" (all GPUs, one after the other) or "cuda:N", those that so many workers use;
-// worker i has the one of number i modulo their number. `first`: the first one of "cuda", going
-// round. Throws Error when one cannot be used.
+// The devices that so many workers use, of "cpu", "cuda" (all GPUs, one after the other) or
+// "cuda:N"; worker i has the one of number i modulo their number. `first`: the first one of "cuda",
+// going round. Throws Error when one cannot be used.
 std::vector<std::shared_ptr<Device>> open_devices(const std::string& name, int workers,
                                                   int first = 0);
 

@@ -37,15 +37,14 @@ struct EngineOptions {
   int engines_sharing = 1;       // engines that divide what is free among them, this one included
   bool prefix_caching = true;    // requests that begin alike share blocks
   bool prompt_logprobs = false;  // whether requests may ask for them
-  // Begin a step before the one in flight has ended, so that the device has work while the host
-  // commits, tells the sink and plans. Sampled tokens stay on the device; who ends with one has
-  // been computed a row too far, which is discarded. A new request waits for the steps that were
-  // begun. Requests whose samples depend on their tokens (structured output, penalties, bad words)
-  // sit out every other step. Unset: on where the device is not the host, as long as no such
-  // request is live. With a proposer, ranks or stages, or while a trace is recorded, a step is
-  // begun when the last one is committed, before the sink is told of it. In a pipeline
-  // without a proposer as many steps are in flight as there are stages, each of other sequences,
-  // unless it is false.
+  // Whether a step begins before the one in flight has ended, so that the device has work while the
+  // host commits, tells the sink and plans. Sampled tokens stay on the device. A sequence that ends
+  // with one has been computed a row too far, which is discarded. A new request waits for the steps
+  // that were begun. Requests whose samples depend on their tokens (structured output, penalties,
+  // bad words) sit out every other step; unset, it is on where the device is not the host and no
+  // such request is live. With a proposer, ranks or stages, or while a trace is recorded, a step
+  // begins when the last one is committed, before the sink is told of it. A pipeline without a
+  // proposer has as many steps in flight as stages, each of other sequences, unless it is false.
   std::optional<bool> async_scheduling;
   AdapterLimits adapters;   // that requests may have
   bool embeddings = false;  // whether requests may be pooled: room for a step's hidden states
@@ -57,7 +56,7 @@ struct EngineOptions {
   int retries = 2;
 };
 
-// What a step did, for progress lines and metrics.
+// Counts and times of a step, for progress lines and metrics.
 struct StepStats {
   int rows = 0;       // of all kinds
   int samples = 0;    // tokens sampled
@@ -74,7 +73,7 @@ struct StepStats {
   double device_idle_seconds = 0;
   double device_seconds = 0;  // the device's work for this step, by its own clock; 0 on a host
   StepWork work;
-  // Of speculation: sequences that had drafts, nodes of their trees, tokens that were accepted, and
+  // Speculation: sequences that had drafts, nodes of their trees, tokens that were accepted, and
   // how many sequences accepted a token at level [i] below the root.
   int drafts = 0, draft_tokens = 0, accepted_tokens = 0;
   std::vector<int> accepted_at;
@@ -96,7 +95,7 @@ class Engine {
   // Its id is free.
   void abort(int64_t id);
   // Plans, computes, samples and answers once. False when there was nothing to do. A worker that
-  // fails ends the step and not the engine: whoever was computed is computed again.
+  // fails ends the step and not the engine: its sequences are computed again.
   bool step(OutputSink& sink);
   bool has_work() const { return !states_.empty() || in_flight() > 0; }
 
@@ -173,7 +172,7 @@ class Engine {
   void take_scores(StepInFlight& step);
   void take_walks(StepInFlight& step);
   void take_experts(const StepInFlight& step);
-  // Of every entry the rows that were kept, positions ascending.
+  // For every entry, the rows that were kept, positions ascending.
   std::vector<std::vector<int32_t>> kept_rows(const StepInFlight& step) const;
   void take_walk(const StepInFlight& step, SamplingStage::Walk& walk);
   void take_others(StepInFlight& step);
@@ -245,7 +244,7 @@ class Engine {
   Trace* trace_ = nullptr;
   OperationTimes* times_ = nullptr;
 
-  // Of a step with drafts, which is in flight alone.
+  // Drafts of a step, which is in flight alone.
   std::vector<DraftRequest> draft_requests_;
   std::vector<DraftTree> trees_;  // one for each of them
   std::vector<BatchRow> tree_rows_;
@@ -254,7 +253,7 @@ class Engine {
   // The next step begins with these copies of accepted drafts.
   std::vector<CellCopy> chunk_copies_, state_copies_;
 
-  // Of the last committed step.
+  // Results of the last committed step.
   std::vector<StepResult> results_;
   StepStats stats_;
   Outbox outbox_;

@@ -16,8 +16,8 @@
 
 namespace invar::hosts {
 
-// What RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, MASTER_ADDR and MASTER_PORT say, where
-// INVAR_SECRET is there too; otherwise one process.
+// Ranks and places that RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, MASTER_ADDR and MASTER_PORT
+// say, where INVAR_SECRET is there too; otherwise one process.
 struct Launch {
   int rank = 0, size = 1;
   int local_rank = 0, local_size = 1;  // on this host
@@ -29,7 +29,7 @@ const Launch& launch();
 // at home.
 void expect_good_secret();
 
-// What a message between the first process and another one is.
+// Kinds of messages between the first process and another one.
 enum class Kind : uint8_t { order = 1, answer, end_model, end_job };
 
 class Job {
@@ -42,8 +42,8 @@ class Job {
   std::pair<Kind, std::string> receive(int process);
   bool has_ended(int process) const;  // who is the other end of `send`
 
-  // Connections for one model, by process; null for those that are not asked for. Who is asked for
-  // asks for this one, too.
+  // Connections for one model, by process; null for those that are not asked for. Both ends ask for
+  // each other.
   std::vector<std::shared_ptr<SecretSocket>> meet(const std::vector<int>& processes);
 
  private:

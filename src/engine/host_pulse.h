@@ -11,9 +11,9 @@
 
 namespace invar::hosts {
 
-// Of a process that is not the first: shows the first one that it lives. When the first one is
-// gone, this process ends, after some seconds in which it may end by itself: it may wait for
-// another one that stands still.
+// Shows the first process, from any other one, that this one lives. When the first one is gone,
+// this process ends, after some seconds in which it may end by itself: it may wait for another one
+// that stands still.
 class HostPulse {
  public:
   explicit HostPulse(std::unique_ptr<SecretSocket> to_first);
@@ -23,8 +23,8 @@ class HostPulse {
   std::jthread thread_;
 };
 
-// Of the first process. It counts its own looks, as PulseWatch does: who was stopped itself accuses
-// nobody.
+// The first process watches the others. It counts its own looks, as PulseWatch does: a process that
+// was stopped itself accuses no other.
 class HostPulseWatch {
  public:
   static constexpr int kLooks = 100;  // without a sign of life, ten seconds or more

@@ -1,5 +1,5 @@
-// The life of a process of a job over sockets (host_job.h) other than the first: it is one worker
-// of the first one's models (engine/workers.h).
+// The life of a job's process other than the first (host_job.h): it is one worker of the first
+// process's models (engine/workers.h).
 #pragma once
 
 #include <string>
@@ -7,9 +7,9 @@
 
 namespace invar {
 
-// --nnodes N --node-rank R --master-addr A --master-port P among the words of a call: takes them
-// away and makes this process the first of its host's, whose others it starts; where that is not
-// the first host, it waits for them and ends. Throws UsageError.
+// Takes --nnodes N --node-rank R --master-addr A --master-port P out of the words of a call. This
+// process becomes the first of its host's and starts the others; on another host than the first, it
+// waits for them and ends. Throws UsageError.
 void take_node_flags(std::vector<std::string>& words);
 
 // Joins the job, if there is one. Whether this process is not the first.

@@ -20,7 +20,7 @@ class MessageLink {
   virtual std::optional<std::string> receive() = 0;
 };
 
-// Over a connected socket. `trouble`: asked while it waits; what it says, receive() throws.
+// Over a connected socket. `trouble` is asked while it waits; receive() throws its sentence.
 std::unique_ptr<MessageLink> make_socket_link(Socket socket,
                                               std::function<std::string()> trouble = {});
 

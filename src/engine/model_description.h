@@ -1,4 +1,4 @@
-// What is known of a model without its weights: what it is, and its arithmetic.
+// A model without its weights: its specification and its arithmetic.
 #pragma once
 
 #include <algorithm>
@@ -16,13 +16,14 @@
 namespace invar {
 
 struct ModelDescription {
-  // What the options name. `source` becomes its tensors. Throws Error when they cannot be read and
-  // UsageError for options that make no sense.
+  // Describes the model that the options name. `source` becomes its tensors. Throws Error when they
+  // cannot be read and UsageError for options that make no sense.
   ModelDescription(const ModelOptions& options, std::unique_ptr<TensorSource>& source);
 
   const DecoderSpec& spec() const { return config.spec; }
   // Workers of this host's CPU that compute at the same time share the threads out among
-  // themselves; each has one at least. What a launcher started has cores as it was told.
+  // themselves; each has one at least. Workers that a launcher started have the cores that it gave
+  // them.
   int threads_of_rank(int threads) const {
     if (options.device != "cpu") return 1;
     const std::string executor = options.settled_executor();
@@ -40,7 +41,7 @@ struct ModelDescription {
   Kernels host_kernels;  // of the CPU, whatever the device: for what the host does with logits
 };
 
-// What the options name, from its configuration alone. Throws Error when it cannot be read and
+// The configuration of the model that the options name. Throws Error when it cannot be read and
 // UsageError when there is no such preset.
 ModelConfig read_model_config(const ModelOptions& options);
 

@@ -19,7 +19,8 @@ struct ModelOptions {
   std::string device = "cpu";            // "cpu", "cuda" (a rank per GPU, going round) or "cuda:N"
   int first_gpu = 0;                     // of "cuda"
   std::string instruction_set = "auto";  // of the CPU: "auto", "scalar", "avx2", "avx512", "amx"
-  // Of keys and values: "auto" (bf16), or "int8" or "fp8_e4m3": half the memory, another identity.
+  // Keys and values are stored as "auto" (bf16), or as "int8" or "fp8_e4m3": half the memory,
+  // another identity.
   std::string kv_cache_dtype = "auto";
   int threads = 0;  // 0: one per core
   int ranks = 1;    // tensor-parallel ranks

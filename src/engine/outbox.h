@@ -1,4 +1,4 @@
-// What a step has to tell its sink, in the order in which it is told.
+// The events of a step for its sink, in the order in which it is told.
 #pragma once
 
 #include <vector>

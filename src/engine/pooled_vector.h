@@ -18,7 +18,7 @@ class PooledVector {
       : numbers_(static_cast<size_t>(hidden), 0.0F), text_size_(text_size), kind_(kind) {}
 
   int32_t positions() const { return positions_; }  // that it has taken
-  // Of the next position.
+  // Takes the hidden state of the next position.
   void take(std::span<const float> hidden);
   // After the last one; nothing where a number is not finite.
   std::optional<std::vector<float>> finish();

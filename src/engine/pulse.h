@@ -1,6 +1,6 @@
 // Signs of life of the processes of one host that compute together: each counts in memory that all
-// share. One that was stopped, or hangs in the kernel, no longer counts, though its connections
-// stand.
+// share. A process that was stopped, or hangs in the kernel, no longer counts, though its
+// connections stand.
 #pragma once
 
 #include <chrono>
@@ -31,9 +31,9 @@ class Pulse {
   std::jthread thread_;
 };
 
-// Whether the others count, for one that waits for them and looks now and then. It counts its own
-// looks, of those that come at once one: who was stopped itself accuses nobody, and neither does
-// who waits often and briefly.
+// Checks whether the others count, for a process that waits for them and looks now and then. Looks
+// that come at once count as one. So a process that was stopped itself accuses no other, and
+// neither does one that waits often and briefly.
 class PulseWatch {
  public:
   static constexpr int kLooks = 500;  // without a sign of life, ten seconds or more

@@ -15,7 +15,7 @@ class RemoteWorkers : public Workers {
   bool runs_ahead() const override { return stages_ > 1; }
 
  protected:
-  // Of links whose senders wait for no reader, up to some 64 KiB.
+  // Their links' senders wait for no reader, up to some 64 KiB.
   RemoteWorkers(const ModelDescription& model, int threads_of_rank);
   // Loads home's share while the others load theirs.
   void load_home(const TensorSource& source, ThreadPool& pool, const LoadProgress& progress);
@@ -23,7 +23,7 @@ class RemoteWorkers : public Workers {
   int size() const { return ranks_ * stages_; }
   // The first message of worker `number`; what it computes over is the launch's.
   LoadModel load_message(int number) const;
-  // What each answers: nothing, or a sentence about what is wrong.
+  // Waits for each one's answer: nothing, or a sentence about what is wrong.
   void expect_done();
 
   void order(const WorkerMessage& message, AsWorker work) override;

@@ -1,5 +1,5 @@
-// What the engine is asked and what it answers: token ids in, token ids out. It reads no text: that
-// of a request is for whoever has the tokenizer.
+// The engine's requests and answers: token ids in, token ids out. It does not read a request's
+// text, which is for the owner of the tokenizer.
 #pragma once
 
 #include <cstdint>
@@ -18,7 +18,7 @@
 
 namespace invar {
 
-// A low-rank adapter that a request is computed with (numerics 2.4), as whoever read it says.
+// A low-rank adapter that a request is computed with (numerics 2.4), as its reader describes it.
 struct RequestAdapter {
   std::string name;       // that the client knows
   std::string directory;  // as PEFT saves it
@@ -28,17 +28,17 @@ struct RequestAdapter {
   bool operator==(const RequestAdapter&) const = default;
 };
 
-// What the answers of one request have in common they share.
+// The answers of one request share what they have in common.
 struct Request {
   int64_t id = 0;  // unique among the live requests of an engine
   Shared<std::vector<int32_t>> prompt;
   SamplingParams params;
   bool params_are_checked = false;         // by check_params: they are as `checked` returns them
-  std::shared_ptr<Constraint> constraint;  // what the answer is held to; null: nothing
-  std::shared_ptr<const ThoughtRules> thought;  // what ends its thought; null: the model alone
+  std::shared_ptr<Constraint> constraint;  // the language of the answer; null: any text
+  std::shared_ptr<const ThoughtRules> thought;  // rules that end its thought; null: the model alone
   int32_t choice = 0;  // which of the n answers to one prompt this is: part of the noise's counter
-  // Both as JSON, for whoever has the vocabulary's bytes and makes them
-  // (ConstraintCompiler). The engine does not read it.
+  // The form of its answer as JSON, from which ConstraintCompiler makes `constraint` and `thought`
+  // where the vocabulary's bytes are known. The engine does not read it.
   Shared<std::string> structured_output;
   // How the answer becomes text (AnswerBuilder): texts that end it, whether it ends with the one
   // that did, whether special tokens give no text, which of them do all the same, and what is a
@@ -52,7 +52,7 @@ struct Request {
   int32_t priority = 0;                           // smaller is sooner among those that wait
   bool hash_logits =
       true;  // keep the hash of every position whose logits are sampled from (numerics 8)
-  // What the answer may be, to draft from; no bit depends on it.
+  // Tokens that the answer may be, to draft from; no bit depends on it.
   Shared<std::vector<int32_t>> prediction;
   // Keeps which experts its tokens go through (TokenOutput::routed_experts).
   bool routed_experts = false;
@@ -64,9 +64,9 @@ struct Request {
   bool pooled = false;
 };
 
-// Checks the parameters and brings them into their one form (sampling/params.h). Once on a
-// request's way: whoever needs that form before the engine calls it, and Engine::add for all
-// others. Throws UsageError.
+// Checks the parameters and brings them into their one form (sampling/params.h). It is called once
+// for a request: by code that needs that form before the engine, else by Engine::add. Throws
+// UsageError.
 void check_params(Request& request, int32_t vocab);
 
 enum class FinishReason {

@@ -45,7 +45,7 @@ struct RequestState {
     return request.constraint || request.thought || request.params.has_penalties() ||
            !request.params.bad_words.empty();
   }
-  // What the token at `position` is sampled by, but for the logits and the mask.
+  // The input by which the token at `position` is sampled, but for the logits and the mask.
   SampleInput sample_input(int32_t position) const;
   // The same of the token after the last.
   SampleInput sample_input() const { return sample_input(static_cast<int32_t>(tokens.size())); }

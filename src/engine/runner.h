@@ -13,7 +13,7 @@
 
 namespace invar {
 
-// With whom a worker computes. What it points to outlives the use.
+// The others with whom a worker computes. These objects outlive the use.
 struct WorkerLinks {
   Group* group = &solo_group();
   Channel *before = nullptr, *after = nullptr;  // stages; null at the ends
@@ -33,7 +33,7 @@ class Runner {
   static int64_t cell_bytes(std::span<const StateShape> layers, const RunnerLimits& limits,
                             CacheType type);
 
-  // The layers of the batch that are this stage's. What they leave goes to the stage behind, or in
+  // Runs the layers of the batch that are this stage's. Their results go to the stage behind, or in
   // the last stage to the caller.
   void run(const Batch& batch, const WorkerLinks& links, ForwardIo& io);
   void copy_slots(const std::vector<SlotCopy>& copies);
@@ -54,7 +54,7 @@ class Runner {
   double waited_seconds() const { return waited_seconds_; }
 
  private:
-  // What one stage leaves to the next.
+  // The rows that one stage leaves to the next.
   struct Carried {
     std::span<float> hidden;            // [T][D]: the residual stream, where the device takes it
     std::vector<float> others;          // [aux layers][T][D]

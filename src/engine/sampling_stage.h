@@ -63,8 +63,8 @@ class SamplingStage {
   // Whether the logits may stay on the device, where the sampler does all that is wanted of them.
   bool samples_on_device();
   // Then: puts the sampling from all logits of the step into the device's stream; and waits for it,
-  // the only wait of a step, `non_finite` as ForwardIo's, which is there afterwards. Who is over by
-  // then is passed over.
+  // the only wait of a step, `non_finite` as ForwardIo's, which is there afterwards. Sequences that
+  // are over by then are passed over.
   void start_on_device(const float* logits);
   // In between: where the tokens lie on the device, by the number of their logits.
   const int32_t* tokens_on_device() const { return device_sampler_->ids(); }
@@ -99,7 +99,7 @@ class SamplingStage {
   std::vector<std::unique_ptr<PerThread>> per_thread_;
   OperationTimes* times_ = nullptr;
 
-  // Of the current step.
+  // Walks of the current step.
   std::vector<Walk> walks_;  // the first num_walks_; the others keep their memory
   size_t num_walks_ = 0;
   std::vector<Score> scores_;

@@ -18,8 +18,8 @@ class SharedLayers {
 
   // A step of so many rows begins.
   void begin(int64_t rows);
-  // What the drafter has computed for a request: of the `count` rows from `first` on, which are its
-  // last known token and its drafts.
+  // Takes the rows that the drafter has computed for a request: the `count` rows from `first` on,
+  // which are its last known token and its drafts.
   void take(int64_t request, const Batch& batch, size_t first, size_t count);
   // The batch as the executor would run it.
   void run(Executor& executor, const Batch& batch, ForwardIo& io);

@@ -1,4 +1,4 @@
-// What a model computes, apart from its weights, as one digest.
+// A model's computation, apart from its weights, as one digest.
 #pragma once
 
 #include "base/sha256.h"

@@ -70,8 +70,8 @@ class TraceFile {
   const std::string& path() const { return file_.path(); }
   const json::Value& about() const { return about_; }
   const std::vector<TraceOp>& ops() const { return ops_; }
-  // One per row and operation, in order of computation: by request, position, operation. Of a row
-  // that was computed again, after a preemption, the last.
+  // One per row and operation, in order of computation: by request, position, operation. A row that
+  // was computed again, after a preemption, has its last record.
   const std::vector<TraceRecord>& records() const { return records_; }
 
  private:

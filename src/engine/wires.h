@@ -1,4 +1,4 @@
-// What a worker in a process of its own computes over, by the numbers of files that it inherits.
+// The links of a worker in a process of its own, by the numbers of files that it inherits.
 #pragma once
 
 #include <memory>
@@ -17,9 +17,9 @@ namespace invar {
 // A group, and channels, of these wires.
 class ProcessLinks {
  public:
-  // Of a worker whose model was loaded with these options.
+  // Links a worker whose model was loaded with these options.
   ProcessLinks(const WorkerPlace& place, const Wires& wires, const ModelOptions& options);
-  // What it points to lives as long as this object.
+  // The objects that it points to live as long as this one.
   WorkerLinks links() const { return {group(), before_.get(), after_.get()}; }
 
  private:
@@ -29,7 +29,7 @@ class ProcessLinks {
   }
   void meet_neighbours(const WorkerPlace& place, const Wires& wires);
   std::string trouble();
-  // What the watch has found.
+  // The trouble that the watch has found.
   std::string found_trouble();
   void watch_for_gpu();
 

@@ -26,7 +26,8 @@ class Worker {
   // It has failed in a step: nobody waits for it any longer.
   void leave();
 
-  // What it is told, by a number that names the runner. `threads` null: its own.
+  // Makes the runner that the message describes, known by its number from then on. `threads` null:
+  // its own.
   void make_runner(const MakeRunner& message, ThreadPool* threads = nullptr);
   void end_runner(int32_t number);
   void run(int32_t runner, const Batch& batch, ForwardIo& io);

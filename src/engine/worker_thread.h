@@ -22,7 +22,8 @@ class WorkerThread {
   // Drops what was not begun. REQUIRES: nothing that was begun waits for ever (abandon).
   ~WorkerThread();
 
-  // Behind what was posted before. What is posted once a job has thrown is dropped.
+  // Runs the job behind those that were posted before. Jobs that are posted after one has thrown
+  // are dropped.
   void post(Job job);
   // Until it has nothing to do. Returns what a job has thrown, or null.
   std::exception_ptr wait();

@@ -1,6 +1,6 @@
-// All workers of a model: ranks x stages of them, of which those of this process, home among them
-// (WorkerPlace::is_home), are its own and the others hear messages. How the others live, start and
-// hear is all that implementations differ in: thread_workers.cc, process_workers.cc.
+// All workers of a model: one for each rank of each stage. Some live in this process, home among
+// them (WorkerPlace::is_home); the others get messages. Implementations differ in how those start,
+// live and get their messages: thread_workers.cc, process_workers.cc.
 #pragma once
 
 #include <atomic>
@@ -19,13 +19,13 @@
 
 namespace invar {
 
-// A worker has failed in a step or is gone. Keys and values are lost, and with them what was
-// computed of sequences; Workers::recover gives others to compute it again.
+// A worker has failed in a step or is gone. Keys and values are lost, and with them the sequences'
+// computed rows; Workers::recover gives other workers, which compute them again.
 class WorkerFailed : public Error {
  public:
   // `why`: what the worker threw.
   explicit WorkerFailed(std::exception_ptr why);
-  // What the worker threw.
+  // Throws the worker's exception.
   [[noreturn]] void rethrow() const { std::rethrow_exception(why_); }
 
  private:
@@ -34,7 +34,7 @@ class WorkerFailed : public Error {
 
 class Workers {
  public:
-  // What the calling thread does as one worker.
+  // Runs on the calling thread as one worker.
   using AsWorker = FunctionRef<void(Worker&)>;
 
   virtual ~Workers() = default;
@@ -90,14 +90,14 @@ class Workers {
   std::deque<std::string> told_;
   // A step has failed behind the back of the workers of this process.
   virtual void give_up(const std::exception_ptr&) { home().leave(); }
-  // Of the step that is run: where home's device has the tokens of the one before, or null.
+  // In the step that is run: where home's device has the tokens of the one before, or null.
   const int32_t* sampled_ = nullptr;
   // Workers that can go on: those of this process as they are, others without a runner yet.
   virtual void restart() = 0;
 
  private:
   void order_end(int32_t number);
-  // Whoever gives an order waits until home has run what others were told.
+  // Waits until home has run what others were told; an order is given under this lock.
   std::unique_lock<std::mutex> lock_when_all_ran();
 
   std::mutex mutex_;  // one order or step at a time, unless it is one worker
@@ -123,7 +123,7 @@ Launch launch_processes();
 Launch launch_mpi();
 // The same over sockets between processes that know a secret (host_workers.h).
 Launch launch_hosts();
-// What the options name.
+// The launcher that the options name.
 Launch launch_of(const ModelOptions& options);
 
 }  // namespace invar

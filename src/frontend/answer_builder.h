@@ -66,7 +66,7 @@ void for_each_part(const TextAnswer& answer, F f) {
 
 class AnswerBuilder {
  public:
-  // Of the request only how its answer becomes text is read.
+  // Reads from the request only how its answer becomes text.
   AnswerBuilder(const Tokenizer& tokenizer, const Request& request)
       : tokenizer_(tokenizer),
         decoder_(tokenizer, {.skip_special = request.skip_special, .continuation = true}),
@@ -81,7 +81,7 @@ class AnswerBuilder {
   // not the beginning of a stop string. The answer is over when its `finish` is not none: with a
   // stop string that may be before the engine says so.
   std::string push(const TokenOutput& output);
-  // What the last token added to the thought.
+  // The text that the last token added to the thought.
   const std::string& new_thought() const { return new_thought_; }
 
   TextAnswer answer;

@@ -7,7 +7,7 @@
 
 namespace invar {
 
-// What it says of the request; who it is of, and of which model, is for the caller to say.
+// The receipt's part on the request; the caller adds its owner and its model.
 Receipt receipt_of(const Request& request);
 // Completed with the answer and signed.
 json::Value signed_receipt(Receipt receipt, const TextAnswer& answer, const ReceiptKey& key);

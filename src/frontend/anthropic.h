@@ -18,7 +18,7 @@ namespace invar::anthropic {
 json::Value chat_body_of(const json::Value& body, const ThoughtSeal* seal,
                          openai::RequestWarnings& warnings);
 
-// What a message holds, in order: thoughts, text, and calls of tools between it.
+// The blocks of a message, in order: thoughts, text, and calls of tools between it.
 class Blocks {
  public:
   struct Block {

@@ -37,8 +37,8 @@ inline constexpr size_t kMostOfName = 4 << 10;
 class ArgumentReader {
  public:
   virtual ~ArgumentReader() = default;
-  // Takes what it can from the front of `text`, appends what that adds to the JSON, and returns
-  // the bytes that it took. What it leaves is to come again, with more behind it.
+  // Takes what it can from the front of `text`, appends what that adds to the JSON, and returns the
+  // bytes that it took. The rest is to come again, with more behind it.
   virtual size_t read(std::string_view text, std::string& json) = 0;
   // Appends what the JSON lacks when the answer has ended of itself with `rest` left, where the
   // format allows that.

@@ -1,4 +1,4 @@
-// The fields of a request's body by name. What is null was not given.
+// The fields of a request's body by name. A null counts as not given.
 #pragma once
 
 #include <algorithm>

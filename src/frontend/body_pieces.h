@@ -11,7 +11,7 @@
 
 namespace invar {
 
-// What is left out of a body's value and written later.
+// Lists that are left out of a body's value and written later.
 class LateLists {
  public:
   // Appends element i; called once for each, in order.

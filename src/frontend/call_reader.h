@@ -11,7 +11,7 @@
 
 namespace invar {
 
-// What an answer adds next.
+// The next piece of an answer.
 struct AnswerPiece {
   enum class Kind {
     text,       // beside the calls
@@ -28,8 +28,8 @@ void add_pieces(const std::vector<AnswerPiece>& pieces, std::string& content,
                 std::vector<ToolCall>& calls);
 
 // Parts text that arrives in pieces into calls and what is said beside them; how it is cut makes no
-// difference. What looks like a call and is none stays text. A call is one as soon as its name is
-// there and its arguments begin: from there on they are shown as they come.
+// difference. Text that looks like a call and is none stays text. A call is one as soon as its name
+// is there and its arguments begin: from there on they are shown as they come.
 class ToolCallReader {
  public:
   // `name` is the tool's where the answer is its arguments; `tools` those of the request, which say

@@ -11,7 +11,7 @@
 
 namespace invar {
 
-// What was done to a conversation: a sentence for each kind.
+// The changes to a conversation: a sentence for each kind.
 class Changes {
  public:
   void note(std::string_view change);
@@ -26,7 +26,7 @@ bool is_role(const json::Value& message, std::string_view role);
 json::Value* member_of(json::Value& object, std::string_view name);
 void erase_member(json::Value& object, std::string_view name);
 
-// The texts of a content's parts, joined by line breaks. What is no text part is refused.
+// The texts of a content's parts, joined by line breaks. Parts of other kinds are refused.
 std::string joined_parts(const json::Array& parts);
 
 // Messages with a role and a content, without members that are null; calls with a name and

@@ -44,7 +44,7 @@ class ChatTemplate {
 
   // The text of the template for conversations with tools.
   const std::string& source() const { return choose(true).source; }
-  // Of the same template.
+  // Traits of the same template.
   const TemplateTraits& traits() const { return choose(true).traits; }
   // Whether it is a template of pairs: it shows what the roles "query" and "document" say, and no
   // user's words, as vLLM's templates of scores do.

@@ -29,11 +29,11 @@ class ConstraintCompiler {
   std::shared_ptr<Constraint> compile(const json::Value& what);
   // The rules of "thought" in `what`; null where it has none, or none that changes an answer.
   std::shared_ptr<const ThoughtRules> thought(const json::Value& what);
-  // Makes both as the request's `structured_output` says. Answers of one request ask one after
-  // another.
+  // Makes `constraint` and `thought` as the request's `structured_output` says. Answers of one
+  // request ask one after another.
   void hold(Request& request);
 
-  // What all forms that live take.
+  // The bytes of all forms that live.
   size_t form_bytes() const { return memory_->bytes(); }
   // Forms that were compiled, or refused after a try.
   int64_t compiled() const {

@@ -5,8 +5,8 @@
 
 namespace invar::rollout {
 
-// Of a choice of a completion: those of the prompt's tokens and the answer's but the last, in the
-// order of the text, a list of all layers' for each.
+// The experts of a completion's choice: those of the prompt's tokens and the answer's but the last,
+// in the order of the text, a list of all layers' for each.
 json::Array expert_rows(const json::Value& choice);
 
 // [tokens][layers][experts], SkyRL's.

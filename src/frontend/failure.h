@@ -1,4 +1,4 @@
-// What a client hears of an answer that failed.
+// The message to a client whose answer failed.
 #pragma once
 
 #include <optional>

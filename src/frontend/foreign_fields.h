@@ -16,7 +16,7 @@ struct ForeignField {
   std::string_view instead = "";  // what to ask for here
 };
 
-// Of completions and chat completions.
+// Fields of completions and chat completions.
 std::span<const ForeignField> foreign_fields();
 
 const ForeignField* find_field(std::span<const ForeignField> fields, std::string_view name);

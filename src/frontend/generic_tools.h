@@ -8,7 +8,7 @@
 
 namespace invar {
 
-// What a system message says of the tools. `asks`: and of how calls are written.
+// A system message about the tools. `asks`: it also says how calls are written.
 std::string generic_tools(const json::Value& tools, bool asks);
 // A call as the assistant wrote it.
 std::string generic_call(const json::Value& call);

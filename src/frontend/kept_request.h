@@ -1,4 +1,5 @@
-// What is kept of a request to make its answer again, where its prompts are known as tokens.
+// The parts of a request that are kept to make its answer again, where its prompts are known as
+// tokens.
 #pragma once
 
 #include "frontend/openai.h"
@@ -9,7 +10,7 @@ namespace invar::openai {
 // fields that are not known or only describe the request.
 json::Value kept_body(const json::Value& body, const Request& request);
 
-// Of the items of a response's input what a later response reads.
+// The items of a response's input that a later response reads.
 json::Array kept_items(const json::Value& body);
 
 }  // namespace invar::openai

@@ -17,7 +17,7 @@ namespace invar {
 struct NormalConversation {
   json::Array messages;
   json::Value tools;  // an array with one at least, or null
-  // What was done that changes what the template is given; a sentence for each kind.
+  // Changes that the template sees; a sentence for each kind.
   std::vector<std::string> changes;
 };
 

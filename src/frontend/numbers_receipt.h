@@ -1,5 +1,5 @@
-// A receipt of numbers: what was asked, as the client sent it, and what the model's numbers are.
-// Whoever has the model reads the question again, computes them again and makes the same answer
+// A receipt of numbers: the question, as the client sent it, and the model's numbers. Another owner
+// of the model reads the question again, computes the numbers again and makes the same answer
 // (docs/receipts.md, decisions).
 #pragma once
 

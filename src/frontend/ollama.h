@@ -21,8 +21,8 @@ std::string name_with_tag(std::string_view name);
 std::string name_without_tag(std::string_view name);
 
 // The body of a chat completion that asks for the same as a body of /api/chat. Throws UsageError
-// for what is not understood, such as images. What is left out because no answer depends on it is a
-// warning.
+// for fields that are not understood, such as images. A field that is left out because no answer
+// depends on it is a warning.
 json::Value chat_body_of(const json::Value& body, const openai::Context& context,
                          openai::RequestWarnings& warnings);
 
@@ -44,13 +44,13 @@ bool cuts_texts(const json::Value& body);
 // Whether a body asks for no answer: with an empty prompt, or without messages, the model is only
 // to be loaded.
 bool only_loads(const json::Value& body, bool is_chat);
-// What such a body is told.
+// The reply to such a body.
 json::Value loaded_body(const json::Value& body, bool is_chat, int64_t now);
 
 // "2026-11-28T22:30:00Z"
 std::string time_text(int64_t seconds);
 
-// What a line adds to an answer, and where calls stand that are not whole yet.
+// The lines of an answer, and where calls stand that are not whole yet.
 class Lines {
  public:
   explicit Lines(const openai::Request& request)
@@ -58,7 +58,7 @@ class Lines {
 
   void push(std::string_view thought, std::string_view text);
   void finish(bool is_cut);
-  // What has come since the last call of this.
+  // The text that has come since the last call of this.
   struct Line {
     std::string thought, text;
     json::Array calls;

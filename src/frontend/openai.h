@@ -35,7 +35,7 @@ enum class Endpoint {
   llama_infill
 };
 
-// What requests are read against.
+// The context in which requests are read.
 struct Context {
   int32_t vocab = 0;
   const Tokenizer* tokenizer = nullptr;                // not null: of bad words
@@ -83,29 +83,29 @@ struct Request {
   bool tokens_as_ids = false;                       // in log-probabilities: "token_id:5"
   bool echo = false;                                // the prompt before the answer
   ToolFormat tools = ToolFormat::none;              // how calls are found in the answer
-  std::string tool;                                 // whose arguments the answer is
-  json::Value tool_list;                            // of the tools that it may call; or null
+  std::string tool;                                 // the answer is this tool's arguments
+  json::Value tool_list;                            // the tools that it may call, or null
   bool parallel_calls = true;                       // whether it may have more than one call
-  // Its thoughts; `base` says of them what a prompt settles (settle_thoughts).
+  // Its thoughts. settle_thoughts completes `base` from the end of the prompt.
   ThoughtFormat thought_format = ThoughtFormat::none;
   ThoughtSettings thoughts;
   bool goes_on = false;               // with the last message's words
-  json::Value grammar;                // what the answer is held to, for ConstraintCompiler; or null
-  std::string form_field;             // which asks for it: "response_format"
+  json::Value grammar;                // the answer's form, for ConstraintCompiler; or null
+  std::string form_field;             // that asks for the form: "response_format"
   const ThoughtSeal* seal = nullptr;  // of thoughts that are shown
-  // Where it is to be shown: the prompt, the messages and tools that the chat template was given,
-  // and what was changed to make them (normal_form).
+  // The conversation to show, or null: the prompt, the messages and tools that the chat template
+  // was given, and the changes that made them (normal_form).
   json::Value conversation;
   bool summary = false, sealed = false;  // of a response: shows them as a summary, and closed
-  bool background = false;               // nobody waits for it
-  // Of /v1/responses, which repeats them.
+  bool background = false;               // no client waits for it
+  // For /v1/responses, which repeats them.
   json::Value asked_tools, asked_choice, asked_previous;
   bool logits_hash = true;    // of each choice
-  bool receipt = false;       // of each choice, which
-  bool receipt_only = false;  // nothing but them is shown
-  // Of llama.cpp's: which fields the answer has; empty: all.
+  bool receipt = false;       // of each choice (make_receipt)
+  bool receipt_only = false;  // nothing but receipts is shown
+  // For llama.cpp's: the fields that the answer has; empty: all.
   std::vector<std::string> shown_fields;
-  // makes for answer i when it is over; set by whoever has a key.
+  // Makes the receipt of answer i when it is over; set where there is a key.
   std::function<json::Value(const TextAnswer& answer, size_t i)> make_receipt;
 
   // n for each prompt, prompt after prompt.
@@ -113,13 +113,13 @@ struct Request {
   const Prompt& prompt_of(size_t answer) const {
     return prompts[answer / static_cast<size_t>(base.params.n)];
   }
-  // Of the answers to one prompt: where the request names none, prompts that are equal have
+  // The seed of the answers to one prompt: where the request names none, equal prompts have
   // different ones.
   uint64_t seed_of(size_t prompt) const { return base.params.seed + (has_seed ? 0 : prompt); }
   bool has_several_seeds() const { return !has_seed && prompts.size() > 1; }
-  // What the engine is asked for answer i, whose prompt is these tokens.
+  // The engine's request for answer i, whose prompt is these tokens.
   invar::Request answer(size_t i, Shared<std::vector<int32_t>> prompt) const;
-  // What it and its answers keep while they are made, about, but for the answers' tokens.
+  // About the bytes that it and its answers keep while they are made, without the answers' tokens.
   size_t memory_bytes() const;
 };
 
@@ -141,13 +141,13 @@ std::vector<int32_t> tokens_of(const Request& request, const Prompt& prompt,
 // request says it, so that whoever computes it again holds it to the same length.
 void settle_length(Request& request, size_t longest_prompt, int32_t context);
 
-// What the end of the prompt says of the thoughts of its answer: how they are told from the text,
-// and what ends them. Until then `base` has the form alone. For a request that has no thoughts
-// nothing changes.
+// Reads from the end of the prompt how the thoughts of its answer are told from the text, and what
+// ends them. Until then `base` has the form alone. For a request that has no thoughts nothing
+// changes.
 void settle_thoughts(Request& request, const std::vector<int32_t>& prompt,
                      const Tokenizer& tokenizer);
 
-// What stands at the beginning of an answer, and of each event of a stream.
+// The beginning of an answer, and of each event of a stream.
 struct Head {
   std::string id;
   int64_t created = 0;  // seconds since 1970

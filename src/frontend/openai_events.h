@@ -35,7 +35,7 @@ class StreamWriter {
   // Whether answer i needs no more tokens: the engine may not know of a stop string.
   virtual bool is_over(size_t i) const = 0;
   virtual bool ended() const = 0;
-  // What the stream has said, of one answer; null where nobody asks.
+  // The text of one answer that the stream has sent; null where nobody asks.
   virtual const TextAnswer* answer() const { return nullptr; }
   // Ends the stream with an error in OpenAI's form; `code` may be null.
   virtual void fail(const std::string& message, const char* code, std::string& out) = 0;
@@ -85,7 +85,7 @@ class EventWriter final : public StreamWriter {
   };
 
   bool take_turn(std::string& out);
-  // What an answer's first event says of its prompt.
+  // Writes the prompt's part of an answer's first event.
   void show_prompt(const TextAnswer& text, json::ObjectWriter& choice) const;
   json::Value logprobs_now(Answer& answer);
   void show(size_t i, const TokenOutput& output, std::string& out);

@@ -1,4 +1,4 @@
-// What whole answers and events of a stream are made of.
+// Parts that whole answers and events of a stream share.
 #pragma once
 
 #include <optional>
@@ -33,13 +33,13 @@ std::vector<TokenLogprobs> all_logprobs(const TextAnswer& answer, bool prompt_on
 json::Value usage(int64_t prompt, int64_t completion);
 // How many of the prompts' tokens the prefix cache had, where that is said.
 void add_cached(json::Value& usage, std::optional<int64_t> tokens);
-// What became of the request's prediction, all answers together.
+// Adds how much of the request's prediction was accepted and rejected, over all answers.
 void add_prediction(json::Value& usage, int64_t accepted, int64_t rejected);
 
 // How many of the tokens were thoughts, all answers together; beside what is said of predictions.
 void add_thoughts(json::Value& usage, int64_t tokens);
 
-// What the answers are held to, as a request says it.
+// The bound on the answers' length, as a request says it.
 int64_t shown_length(const Request& request);
 
 // Why the answer ended; one that is too long may have cut its last call of a tool.

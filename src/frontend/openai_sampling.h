@@ -33,7 +33,7 @@ inline constexpr std::string_view kSamplingFields[] = {"n",
 
 // The seed that a body names; -1 names none, so that one is drawn.
 const json::Value* given_seed(const BodyFields& fields);
-// What the body leaves open stays as it is. Throws UsageError with the field's name.
+// Fields that the body does not name stay as they are. Throws UsageError with the field's name.
 void read_sampling(const BodyFields& fields, const Context& context, SamplingParams& params);
 
 // The penalty of Ollama and llama.cpp, as the field `repetition_penalty` of `made`. They count the

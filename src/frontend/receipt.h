@@ -1,4 +1,4 @@
-// A receipt: what an answer was computed from and what it is, signed. Whoever has the model
+// A receipt names the inputs and the tokens of an answer, signed. Another owner of the model
 // computes it again (session/verify.h) and says whether it is true, or which token differs first.
 //
 // Its JSON is read into this struct and the struct is what is signed, in its canonical spelling
@@ -17,7 +17,7 @@
 
 namespace invar {
 
-// What the answers of a model depend on beside their requests.
+// The inputs that answers of a model depend on beside their requests.
 struct ReceiptModel {
   std::string arithmetic;     // the identity
   std::string specification;  // hexadecimal digests: of config.json as it was understood
@@ -30,11 +30,11 @@ struct ReceiptModel {
   bool operator==(const ReceiptModel&) const = default;
 };
 
-// Of all that.
+// The digest of all that.
 Digest model_digest(const ReceiptModel& model);
 // `system_fingerprint`: the identity and the beginning of that digest.
 std::string fingerprint_of(const ReceiptModel& model);
-// What `defaults` is.
+// The digest of `defaults`.
 std::string defaults_digest(const SamplingParams& defaults);
 // Sampling parameters by the names that requests have for them, log-probabilities aside.
 json::Value params_json(const SamplingParams& params);
@@ -100,7 +100,7 @@ class ReceiptKey {
     receipt.public_key = public_key();
     receipt.signature = signature_of(signed_text(receipt));
   }
-  // Of whoever has the key, and of this purpose alone.
+  // A secret that only the key's owner can make, for this purpose alone.
   std::string secret(std::string_view purpose) const;
 
  private:

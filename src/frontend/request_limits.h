@@ -1,4 +1,4 @@
-// What a request may hold, field by field. docs/requests.md and docs/openapi.yaml say the same.
+// Bounds of a request, field by field. docs/requests.md and docs/openapi.yaml say the same.
 #pragma once
 
 #include <cstddef>

@@ -1,6 +1,6 @@
-// What a request asks for and does not get although it is answered: a sentence for each, which the
-// client sees in headers of the answer. For the bodies of agents, which cannot be told what to
-// send.
+// Warnings of a request: it is answered without something that it asks for. The client sees a
+// sentence for each in headers of the answer. They are for the bodies of agents, which cannot be
+// told what to send.
 #pragma once
 
 #include <string>

@@ -28,7 +28,7 @@ json::Array without_turns(const json::Array& items, size_t turns);
 // The items of a response's input, as a list.
 json::Array input_items(const json::Value& body);
 
-// What a response puts out, in order: thoughts, messages, and calls of tools. Each ends before the
+// The output of a response, in order: thoughts, messages, and calls of tools. Each ends before the
 // next one begins.
 class ResponseItems {
  public:

@@ -1,5 +1,5 @@
-// What RL stacks ask of an engine for rollouts and expect back, to and from /v1/completions: the
-// native form of SGLang (slime, SkyRL, AReaL) and that of TRL's `trl vllm-serve`.
+// Requests and answers of RL stacks for rollouts, to and from /v1/completions: the native form of
+// SGLang (slime, SkyRL, AReaL) and that of TRL's `trl vllm-serve`.
 #pragma once
 
 #include <string>
@@ -32,7 +32,7 @@ json::Value exact_version_of(const json::Value& asked);
 // {"input_ids" or "text", "sampling_params", "return_logprob"}. Throws UsageError with one
 // sentence.
 Asked asked_of_sglang(const json::Value& body);
-// Of each answer {"text", "output_ids", "meta_info"}; `answer`: the body of /v1/completions.
+// For each answer {"text", "output_ids", "meta_info"}; `answer`: the body of /v1/completions.
 json::Value sglang_answer(const Shown& shown, const json::Value& answer,
                           const std::string& weight_version);
 

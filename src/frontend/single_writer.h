@@ -26,7 +26,7 @@ class SingleWriter : public StreamWriter {
  protected:
   // The answer so far.
   const TextAnswer& written() const { return builder_.answer; }
-  // What the answer's log-probabilities gained since the last call of this.
+  // The log-probabilities that the answer gained since the last call of this.
   std::span<const TokenLogprobs> new_logprobs();
 
   const Head head_;

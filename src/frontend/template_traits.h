@@ -1,4 +1,4 @@
-// What a chat template can show, found by rendering small conversations with it once.
+// The abilities of a chat template, found by rendering small conversations with it once.
 #pragma once
 
 #include <string_view>
@@ -33,7 +33,7 @@ struct TemplateTraits {
   bool shows_tools = true;
   bool shows_calls = true;
   bool shows_results = true;
-  // Of templates that show calls:
+  // For templates that show calls:
   bool text_arguments = false;  // arguments are a text, else an object
   Ids ids = Ids::any;
   bool calls_beside_words = true;     // a message that has calls may say something, too

@@ -1,4 +1,5 @@
-// Thoughts go to the client and come back with the next request. What comes back is checked.
+// Thoughts go to the client and come back with the next request. Thoughts that come back are
+// checked.
 #pragma once
 
 #include <array>
@@ -15,7 +16,7 @@ class ThoughtSeal {
   // answer that is made again repeats them.
   explicit ThoughtSeal(std::string_view secret);
 
-  // Of a block of type thinking: HMAC-SHA256, hexadecimal.
+  // The signature of a block of type thinking: HMAC-SHA256, hexadecimal.
   std::string sign(std::string_view thought) const;
   bool signs(std::string_view thought, std::string_view signature) const;
 

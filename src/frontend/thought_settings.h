@@ -1,4 +1,4 @@
-// What a request says of thoughts, in the words of OpenAI, Anthropic, Qwen and vLLM, as the chat
+// A request's settings of thoughts, in the words of OpenAI, Anthropic, Qwen and vLLM, as the chat
 // template's switch and a budget.
 #pragma once
 
@@ -18,9 +18,9 @@ struct ThoughtSettings {
   bool stops = false;          // ThoughtView::stops
 };
 
-// Of reasoning_effort, thinking, enable_thinking, thinking_token_budget and stop_in_reasoning.
-// `format`: of the model; without one only what asks for no thought is taken. `chat` may be null.
-// Throws UsageError.
+// Reads reasoning_effort, thinking, enable_thinking, thinking_token_budget and stop_in_reasoning.
+// `format` is the model's; without one only settings that ask for no thought are taken. `chat` may
+// be null. Throws UsageError.
 ThoughtSettings read_thought_settings(const BodyFields& fields, ThoughtFormat format,
                                       const ChatTemplate* chat);
 

@@ -32,7 +32,8 @@ ThoughtFormat thought_format_named(std::string_view name);
 // The format that a chat template's models have, from its text.
 ThoughtFormat thought_format_of(std::string_view chat_template);
 
-// Of one request, as the "thought" of its grammar (Request::structured_output) says it.
+// The thoughts of one request, as the "thought" of its grammar (Request::structured_output) says
+// it.
 struct ThoughtGrammar {
   ThoughtView view;
   int32_t budget = -1;  // ThoughtRules::budget
@@ -50,8 +51,8 @@ ThoughtView thoughts_behind(ThoughtFormat format, std::span<const int32_t> promp
 std::vector<int32_t> special_marks(std::span<const std::string_view> marks,
                                    const Tokenizer& tokenizer);
 
-// What the "thought" of a grammar says of how the answer becomes text, for a request that has
-// nothing else.
+// Takes from the "thought" of a grammar how the answer becomes text, for a request that has nothing
+// else.
 void take_thoughts(std::string_view form, const Tokenizer& tokenizer, Request& request);
 
 // How much of the end of `text` could become `mark`.

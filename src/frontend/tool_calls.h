@@ -60,12 +60,12 @@ json::Value grammar_of_calls(const json::Value& tools, ToolFormat format, bool o
                              const json::Value& answer = {}, bool has_args = false);
 bool has_grammar(ToolFormat format);
 bool has_strict(const json::Value& tools);
-// What stands before a call.
+// The mark before a call.
 std::string_view opening_mark(ToolFormat format);
-// What a call begins with whose opening mark the model has left out; or nothing.
+// The beginning of a call whose opening mark the model has left out; or nothing.
 std::string_view unwrapped_mark(ToolFormat format);
 
-// What stands at the front of a place where calls may be.
+// The front of a place where calls may be.
 struct CallHead {
   enum class Kind {
     more,   // nobody can say until more has come
@@ -80,8 +80,8 @@ struct CallHead {
   bool ends = false;                      // behind it no call comes without a new opening mark
 };
 
-// What is known of the front of a place while nobody can say what it is: the bytes that come are
-// each looked at once.
+// Remembers how far the front of a place was searched while its kind is open: each byte that comes
+// is looked at once.
 class FrontSearch {
  public:
   // Bytes of the front that are all among `gaps`.
@@ -104,7 +104,7 @@ class FrontSearch {
 CallHead read_call_head(ToolFormat format, std::string_view text, const json::Value& tools,
                         bool first, FrontSearch& search);
 
-// What stands between a call's arguments and what may be the next call.
+// The text between a call's arguments and the place of the next call.
 struct CallTail {
   std::string_view mark = {};  // up to which nothing is text
   bool closes = false;         // the bracket that the call began with
@@ -114,7 +114,7 @@ CallTail tail_of(ToolFormat format);
 
 // The calls that `text` is, where no head says so and nothing follows.
 void read_last_calls(ToolFormat format, std::string_view text, std::vector<ToolCall>& calls);
-// What stands of a call that was cut at the end of `text`, as far as its name is whole.
+// Reads a call that was cut at the end of `text`, as far as its name is whole.
 void read_cut_call(ToolFormat format, std::string_view text, const json::Value& tools,
                    std::vector<ToolCall>& calls);
 

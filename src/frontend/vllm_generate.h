@@ -8,7 +8,7 @@
 
 namespace invar::rollout {
 
-// What is kept of a request until its answer is shown.
+// The parts of a request that are kept until its answer is shown.
 struct GenerateForm {
   std::string request_id;
   bool has_text = false;       // output_mode "text"

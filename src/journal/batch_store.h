@@ -1,5 +1,5 @@
-// Files that clients have sent, and batches of requests, line by line with what became of them: in
-// a file of SQLite's beside the journal. What has been written survives the end of the process.
+// Files that clients have sent, and batches of requests, line by line with their results: in a file
+// of SQLite's beside the journal. Lines that have been written survive the end of the process.
 #pragma once
 
 #include <cstdint>
@@ -18,7 +18,7 @@ struct StoredFile {
   int64_t created = 0, bytes = 0;
 };
 
-// Of requests to one endpoint.
+// A batch of requests to one endpoint.
 struct Batch {
   enum class Status { in_progress, cancelling, completed, cancelled, failed };
   std::string id, owner, endpoint, input_file, window;
@@ -71,7 +71,7 @@ class BatchStore {
   // Its lines become files under these ids.
   void end_batch(const std::string& batch, Batch::Status status, int64_t now,
                  const std::string& output_file, const std::string& error_file);
-  // What was made before this time, unless it is of a batch that goes on.
+  // Forgets files and batches that were made before this time, unless their batch goes on.
   void forget_before(int64_t time);
 
  private:

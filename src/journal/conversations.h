@@ -1,4 +1,4 @@
-// What responses said, for later ones that go on from them. Each has its own part and the id of
+// The items of responses, for later ones that go on from them. Each has its own part and the id of
 // the one before it: a conversation is stored once, however many go on from it.
 #pragma once
 
@@ -9,7 +9,7 @@
 
 namespace invar::server {
 
-// What a response is asked beside what came before, as JSON lists of items.
+// A response's own input and output, beside what came before, as JSON lists of items.
 struct Said {
   std::string previous;  // the id of the response that it goes on from; empty: none
   std::string input;

@@ -26,15 +26,15 @@
 
 namespace invar::server {
 
-// What an answer's bytes depend on.
+// The inputs that an answer's bytes depend on.
 struct JournalEntry {
   std::string id;               // of the answer; unique
   int64_t created = 0;          // seconds since 1970; part of the answer
   std::string owner;            // of the answer: a digest of the API key; empty: none was needed
   std::string idempotency_key;  // unique for its owner; empty: none
   std::string endpoint;         // "/v1/chat/completions"
-  // Of the body what the answer is made from beside prompts and parameters: how it is framed, and
-  // its constraint.
+  // The part of the body that the answer needs beside prompts and parameters: its framing and its
+  // constraint.
   std::string request;
   Digest body{};                                      // of all of it: the same request again
   std::vector<Shared<std::vector<int32_t>>> prompts;  // tokens; a body may hold several prompts
@@ -47,7 +47,7 @@ struct JournalEntry {
 
 enum class Outcome { finished, aborted, failed };
 
-// Of lines that were written before lines had owners.
+// The owner of lines that were written before lines had owners.
 inline constexpr const char* kUnknownOwner = "unknown";
 
 struct JournalLine {
@@ -87,7 +87,7 @@ class Journal {
   // Marks the end of a line, once. With a full disk `done` hears of it and the mark is written when
   // there is room again: a crash before that only has the answer computed again.
   void end(const std::string& id, Outcome outcome, Done done = {});
-  // What the response put out, a JSON list: from now on others may go on from it. Written in the
+  // Keeps the response's output, a JSON list: from now on others may go on from it. Written in the
   // order of the calls: before the end of its line where it is called before.
   void keep(const std::string& id, std::string output);
   // How many tokens of its prompts the prefix cache had: the first number that is written for a
@@ -111,9 +111,9 @@ class Journal {
   std::optional<JournalLine> find_key(const std::string& owner,
                                       const std::string& idempotency_key) const;
   std::optional<Conversation> find_conversation(const std::string& id) const;
-  // What a response itself was asked (Said::input); nothing where that was not stored.
+  // The response's own input (Said::input); nothing where that was not stored.
   std::optional<std::string> find_input(const std::string& id) const;
-  // Of a line, or a conversation: what reading it costs. 0: there is none.
+  // The bytes to read for a line, or a conversation; 0: there is none.
   int64_t bytes_of_line(const std::string& id) const;
   int64_t bytes_of_key(const std::string& owner, const std::string& idempotency_key) const;
   int64_t bytes_of_conversation(const std::string& id) const;

@@ -18,7 +18,7 @@ inline constexpr const char* kInsertLine =
     "weights, digest, params, prompts, request) VALUES(?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)";
 // Runs kInsertLine: a line that has not ended, with the next number. `bytes`: what it takes.
 void insert_line(sqlite::Statement& insert, const JournalEntry& entry, int64_t bytes);
-// What the entry takes of the file, about.
+// About the bytes of the file that the entry takes.
 int64_t bytes_of(const JournalEntry& entry);
 
 // A line's number of cached tokens, the first that is written; and which that is.
@@ -31,7 +31,7 @@ inline constexpr const char* kSelectLines =
     "SELECT number, id, created, owner, idempotency_key, endpoint, outcome, body, arithmetic, "
     "weights, digest, params, prompts, request, "
     "(SELECT tokens FROM cached WHERE cached.line = line.number) FROM line ";
-// Of a row of kSelectLines. Throws Error for one whose bytes are not those that were written.
+// Reads a row of kSelectLines. Throws Error for one whose bytes are not those that were written.
 JournalLine read_line(const sqlite::Statement& row);
 
 // Looks at every line: empty, or a sentence that names those whose bytes were changed.

@@ -1,5 +1,5 @@
-// What SQLite does not say of its write-ahead log: it takes a frame whose checksum is wrong for the
-// end of the log, and forgets every line behind it without a word.
+// Checks SQLite's write-ahead log for damage that SQLite does not report: it takes a frame whose
+// checksum is wrong for the end of the log, and forgets every line behind it without a word.
 #pragma once
 
 #include <string>

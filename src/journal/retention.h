@@ -1,5 +1,5 @@
-// How much a journal keeps: a quota for each owner and one for all. Whoever needs room takes it
-// from the oldest lines that have ended.
+// How much a journal keeps: a quota for each owner and one for all. Room for a new line comes from
+// the oldest lines that have ended.
 #pragma once
 
 #include <cstdint>
@@ -33,7 +33,7 @@ class Retention {
     int64_t all = 0;
     std::unordered_map<std::string, int64_t> of_owner;
   };
-  // What is so after a transaction that was taken back is what was so before.
+  // Reads the usage. After a transaction that was taken back it is the usage from before.
   const Usage& usage() const { return usage_; }
   void set_usage(Usage usage) { usage_ = std::move(usage); }
 

@@ -12,7 +12,7 @@
 
 namespace invar::sqlite {
 
-// What SQLite said, with its code: the caller may want to know whether the disk is full.
+// An error of SQLite, with its code: the caller may want to know whether the disk is full.
 class SqliteError : public Error {
  public:
   SqliteError(int code, const std::string& text) : Error(text), code_(code & 0xff) {}

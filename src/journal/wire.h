@@ -1,5 +1,5 @@
-// What a request is made of, through bytes and back: for the journal and for messages between the
-// server and its engine's process. Readers trust nothing and throw Error.
+// The parts of a request as bytes and back, for the journal and for messages between the server and
+// its engine's process. Readers trust nothing and throw Error.
 #pragma once
 
 #include "base/bytes.h"

@@ -13,7 +13,7 @@ struct RowRun {
   int32_t first = 0, count = 0;
 };
 
-// What one adapter adds to the outputs of one tensor.
+// The part of one adapter that adds to the outputs of one tensor.
 struct AdapterOutputs {
   Matrix b;            // [N][rank]
   float scale = 1;     // s
@@ -32,7 +32,7 @@ struct AdapterGroup {
   int64_t rows = 0;  // in all
 };
 
-// Of the operations below, which run one after the other.
+// Parameters of the operations below, which run one after the other.
 struct AdapterParams {
   const AdapterGroup* groups = nullptr;
   int32_t num_groups = 0;

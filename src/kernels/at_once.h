@@ -38,7 +38,7 @@ struct AtOnce {
   Operation<NormedGatedMatmulParams> normed_gated_matmul = nullptr;
 };
 
-// What there is beside a table that is no baseline's.
+// The joined operations beside a table that is no baseline's.
 AtOnce at_once(const Kernels& table);
 
 }  // namespace invar

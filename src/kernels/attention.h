@@ -142,8 +142,8 @@ constexpr int32_t first_slot(const AttentionParams& p, int64_t t) {
   return first_slot(p.positions[t], p.window, p.chunk);
 }
 
-// `qkv` and then attention, of rows none of which reads the key or the value of another one: then a
-// row's own are the only ones that are not in the cache before. Its `of.q` is not read.
+// `qkv` and then attention, for rows of which none reads the key or the value of another one. So
+// only a row's own key and value are not in the cache before. `of.q` is not read.
 struct RotatedAttentionParams {
   QkvParams rotation;
   AttentionParams of;

@@ -9,15 +9,15 @@
 
 namespace invar {
 
-// Many units: equal stretches of a line that has the rows one after the other, of a row its units,
-// and of a unit its splits. A worker's stretch is the end of one unit, whole ones, and the
-// beginning of another: only units at its ends are cut. Or, where that is as fast, no unit is cut:
-// a worker takes every `workers`-th.
+// Many units stand in a line: row after row, in a row unit after unit, in a unit split after split.
+// A worker's stretch of it is the end of one unit, whole units, and the beginning of another: only
+// units at its ends are cut. Or, where that is as fast, no unit is cut: a worker takes every
+// `workers`-th.
 struct AttentionCuts {
   int32_t rows = 0, splits = 0, longest = 0;  // of all rows, and splits of the longest
   int32_t units = 1;                          // of a row
   int32_t workers = 1;
-  // What a piece costs beside its splits, and the fewest splits that are worth one.
+  // The cost of a piece beside its splits, and the fewest splits that are worth one.
   int32_t piece_cost = 1, fewest = 1;
   int32_t cut_cost = 0;  // in splits, of a stretch whose ends are cut
   bool may_cut = true;   // else units stay whole

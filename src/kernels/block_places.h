@@ -57,7 +57,8 @@ class BlockPlaces {
             values + s.lead, use);
   }
 
-  // Of each output in turn `together` of its `count` bytes, of these perhaps the even ones first.
+  // Calls `use` for each output, `together` of its `count` bytes at a time, perhaps the even ones
+  // first.
   template <typename Byte, typename Use>
   constexpr void in_turn(int64_t at, int64_t lane, int count, int together, bool evens_first,
                          Byte* bytes, Use use) const {

@@ -1,5 +1,5 @@
-// What this machine's memory and arithmetic can do at most, measured: the limits that speeds are
-// compared with. Best of several short runs, since a limit is what no run exceeds.
+// The peaks of this machine's memory and arithmetic, measured: the limits that speeds are compared
+// with. Best of several short runs, since a limit is what no run exceeds.
 #pragma once
 
 #include <cstddef>

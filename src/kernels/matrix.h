@@ -67,12 +67,12 @@ struct Matrix {
   WeightLayout layout = WeightLayout::panels;
   int64_t count = 1;
 
-  // Of one matrix.
+  // Panels of one matrix.
   constexpr int64_t panels() const { return round_up(n, kPanelWidth) / kPanelWidth; }
   constexpr int64_t row_elements() const { return round_up(k, kLeafPad); }
   constexpr int64_t panel_elements() const { return kPanelWidth * row_elements(); }
   constexpr int64_t all_rows() const { return round_up(n, 8); }
-  // What it consists of: panels or rows.
+  // Units of one matrix: panels or rows.
   constexpr int64_t units() const { return layout == WeightLayout::panels ? panels() : all_rows(); }
 
   constexpr int64_t unit_outputs() const {
@@ -92,7 +92,7 @@ struct Matrix {
                     layout == WeightLayout::panels ? 64 : 16);
   }
 
-  // Of the stack.
+  // Elements of the stack.
   constexpr int64_t elements() const {
     return count * units() * (layout == WeightLayout::panels ? panel_elements() : row_elements());
   }

@@ -20,15 +20,15 @@ constexpr int kStretchSlots = 16;    // whose values depend on each other one by
 constexpr int kMostStateSize = 256;  // of a key or a value
 constexpr int kMostTaps = 8;         // of a short convolution
 
-// What a part calls in a step of T rows, in this order. w = 2 K R + H V is the width of queries,
+// A part calls these in a step of T rows, in this order. w = 2 K R + H V is the width of queries,
 // keys and values side by side; numbers of cells are those of CellTables.
 //
 // copy_cells, where there are copies: chunks of the layer to scratch ones, before anything is
 // written. A sequence has one chunk, and a piece that leaves it, or a draft path, needs another.
 //
 // short_conv: x [T][w], products of the normed stream, go to their slots in the chunks' `inputs`
-// [64][w]; out [T][w] is f32. What the next chunk's first rows look back to goes to `before`
-// [taps - 1][w] of the next state, behind the last read of what stood there.
+// [64][w]; out [T][w] is f32. The inputs that the next chunk's first rows look back to go to
+// `before` [taps - 1][w] of the next state, behind the last read of what stood there.
 //
 // recurrent_gates: a and z [T][H], products of the normed stream; gives decays [T][H] (with
 // channels [T][H * R]) and factors [T][H].
@@ -51,8 +51,8 @@ struct RowPlaces {
   const int32_t* positions = nullptr;      // [T]
   const int32_t* table_of = nullptr;       // [T]
   const int32_t* const* tables = nullptr;  // [.][chunk of the path]: its cell
-  // What row t leaves goes to its slot of the cells write_begin[t] .. write_begin[t + 1] of this
-  // list, that of its own table among them.
+  // Row t writes its slot of the cells write_begin[t] .. write_begin[t + 1] of this list, that of
+  // its own table among them.
   const int32_t* write_begin = nullptr;  // [T + 1]
   const int32_t* write_cell = nullptr;
 
@@ -73,9 +73,9 @@ inline void mark(bool& flag) {
 // state_space      Mamba 2
 enum class Recurrence : uint8_t { delta, channel_delta, state_space };
 
-// The memory of one recurrent layer. What enters products is bf16, or f32 in mode exact. A chunk or
-// state has equal parts, one for each head, padded with zeros to whole panels and leaves. They lie
-// as Kernels::cache says:
+// The memory of one recurrent layer. Operands of products are bf16, or f32 in mode exact. A chunk
+// or state has equal parts, one for each head, padded with zeros to whole panels and leaves. They
+// lie as Kernels::cache says:
 //   panels  as packed weights (packed_index_bf16 and _f32 of kernels/layout.h), so that products
 //           read them as such: keys 64 outputs and R inner elements, values V and 64, states V and
 //           R
@@ -126,8 +126,8 @@ struct RecurrentLayer {
   }
 };
 
-// A row keeps x, or x * factor, and y = act((the sum over taps j of weight[j] * what was kept
-// taps - 1 - j positions before) (+ bias)), y = silu(y), y * gate. What a row keeps goes to its
+// A row keeps x, or x * factor, and y = act((the sum over taps j of weight[j] * what was kept taps
+// - 1 - j positions before) (+ bias)), y = silu(y), y * gate. The kept value goes to the row's
 // slot; and a row in a chunk's last slot leaves the last taps - 1 inputs beside the next state,
 // since a sequence has one chunk alone, which the next rows overwrite. Shares are channels.
 struct ShortConvParams {
@@ -169,9 +169,9 @@ struct ShortConvParams {
   }
 };
 
-// What decays and factors are made of, A = -exp(log_rate). delta: g = softplus(a + bias) * A, and
-// b = 1 / (1 + exp(-z)), twice that with `doubles`. state_space: b = softplus(a + bias) within the
-// limits, and g = b * A.
+// Makes decays and factors; A = -exp(log_rate). delta: g = softplus(a + bias) * A, and b = 1 / (1 +
+// exp(-z)), twice that with `doubles`. state_space: b = softplus(a + bias) within the limits, and g
+// = b * A.
 struct RecurrentGatesParams {
   Recurrence kind;
   const float* a;  // [T][H], with channels [T][H * R]

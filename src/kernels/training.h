@@ -121,7 +121,7 @@ struct GateBackwardParams {
   WeightLayout layout = WeightLayout::panels;  // of the pair whose dots these are
 };
 
-// What the gradient of a score passes through; scores under a cap have none.
+// The factor that the gradient of a score passes through; scores under a cap have none.
 inline float gradient_scale(const AttentionParams& p) {
   const double e = p.kv.head_dim;
   return static_cast<float>(p.score_scale > 0 ? p.score_scale : 1 / __builtin_sqrt(e));
@@ -216,8 +216,8 @@ struct AdamParams {
 // ---- Experts. Pair (t, i) of a row and one of its experts stands at place[t * C + i], as
 // SortRowsParams has it.
 
-// What goes back through each expert, out = act(w * d), and the gradient of each weight, sum64 by
-// fma of (d, act(y)).
+// The gradient that goes back through each expert, out = act(w * d), and the gradient of each
+// weight, sum64 by fma of (d, act(y)).
 struct PairGradientsParams {
   const float* d;        // [T][D], of the residual stream
   const int32_t* place;  // [T][C]

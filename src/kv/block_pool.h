@@ -1,5 +1,5 @@
-// Who holds which block of the KV cache: reference counts and a free list. Pure bookkeeping; the
-// memory is in sequence_store.h. A block is free or referenced, never both. A block that only a
+// The holders of each block of the KV cache: reference counts and a free list. Pure bookkeeping;
+// the memory is in sequence_store.h. A block is free or referenced, never both. A block that only a
 // cache holds is as good as free: the pool takes it back when it has no other.
 #pragma once
 
@@ -9,7 +9,7 @@
 
 namespace invar {
 
-// Whoever keeps blocks that nobody uses now.
+// A cache that keeps blocks that nobody uses now.
 class BlockKeeper {
  public:
   virtual ~BlockKeeper() = default;

@@ -1,5 +1,5 @@
-// What a batch says about its rows and sequences, as plain data: the part of the waist
-// (model/batch.h) that placement reads.
+// The rows and sequences of a batch as plain data: the part of the waist (model/batch.h) that
+// placement reads.
 #pragma once
 
 #include <cstdint>

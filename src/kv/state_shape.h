@@ -1,5 +1,5 @@
-// What a sequence leaves in a layer, as plain data. A part says it, the store makes it, and whoever
-// sizes memory counts it.
+// The state that a sequence leaves in a layer, as plain data. A part says it, the store makes it,
+// and cache_budget counts it.
 #pragma once
 
 #include <cstdint>
@@ -7,10 +7,10 @@
 namespace invar {
 
 struct StateShape {
-  // Of each position: keys and values, in blocks. No heads: none.
+  // For each position: keys and values, in blocks. No heads: none.
   int kv_heads = 0, head_dim = 0;
-  // Of each sequence, in cells: what the positions since the last boundary left, and the state at
-  // that boundary. 0: none.
+  // For each sequence, in cells: the rows since the last boundary, and the state at that boundary.
+  // 0: none.
   int64_t chunk_bytes = 0, state_bytes = 0;
   int64_t f32_chunk_bytes = 0, f32_state_bytes = 0;  // the same where keys and values are f32
 

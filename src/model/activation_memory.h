@@ -37,7 +37,7 @@ class ActivationMemory {
     if (!is_kept_) return nullptr;
     return has_stream_ ? array<float>(width) : (has_stream_ = true, stream_);
   }
-  // What a part gives to the one behind it in the place of the normed stream.
+  // Hands a part's result on to the one behind it, in place of the normed stream.
   void hand_on(const Activation& x) { handed_on_ = x; }
   const std::optional<Activation>& handed_on() const { return handed_on_; }
   // [T][count]
@@ -50,7 +50,7 @@ class ActivationMemory {
   T* fixed(int64_t count) {
     return reinterpret_cast<T*>(take(count * static_cast<int64_t>(sizeof(T))));
   }
-  // What enters a matrix product, so many times for each row.
+  // An operand of a matrix product, so many times for each row.
   Activation activation(int64_t width, int64_t times = 1) {
     const int64_t stride = activation_stride(width, layout_);
     return {take(rows_ * times * stride * size_of(type_)), type_, stride};
@@ -62,7 +62,8 @@ class ActivationMemory {
   }
   // Bytes that were taken.
   int64_t bytes() const { return bytes_; }
-  // What is taken next may lie where all that was taken so far does, but for the first `kept`.
+  // Arrays that are taken next may lie where all that were taken so far do, but for the first
+  // `kept` bytes.
   void begin_part(int64_t kept) { most_ = std::max(most_, bytes_), bytes_ = kept; }
   int64_t most_bytes() const { return std::max(most_, bytes_); }
 

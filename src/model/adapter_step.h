@@ -25,8 +25,8 @@ class AdapterStep {
   // Rows of broken slots become NaN.
   void poison(float* hidden, int64_t width) const;
 
-  // What is added to a product: see AdapterParams. The memory is good for any of them, in turn.
-  // Of a product whose inner size ranks share, every rank has the same stride.
+  // The addition to a product: see AdapterParams. The memory is good for any of them, in turn.
+  // Where ranks share a product's inner size, every rank has the same stride.
   AdapterParams params(const Matrix& w, bool is_shared);
   // Room for the products of a gated pair: [T][2 * round_up(F, 16)].
   float* pair_products(const Decoder& decoder, int64_t rows, int64_t columns);

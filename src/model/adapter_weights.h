@@ -39,7 +39,7 @@ class AdapterWeights {
   // Takes over other numbers of the same modules; the addresses stay.
   void reload(const Decoder& decoder, const PeftAdapter& adapter);
 
-  // What stands beside a matrix of the decoder's weights, or null.
+  // The adapters' product beside a matrix of the decoder's weights, or null.
   const Product* beside(const Matrix& w) const;
   // By where the matrix's elements are.
   const std::map<const void*, Product>& products() const { return products_; }

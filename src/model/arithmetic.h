@@ -27,9 +27,9 @@ struct Arithmetic {
   CacheType cache = CacheType::bf16;  // of keys and values (numerics 4.2); f32 where all is exact
 
   bool is_quantised() const { return quantised != DType::bf16; }
-  // Of the activations that meet them.
+  // The type of the activations that meet them.
   DType activations() const { return weights == DType::f32 ? DType::f32 : DType::bf16; }
-  // Of queries, keys and values.
+  // The type of queries, keys and values.
   DType heads() const { return is_exact ? DType::f32 : DType::bf16; }
 };
 

@@ -57,8 +57,8 @@ struct BackwardIo {
   // The first batch: chains of matrices, the embedding apart, begin with +0 whatever `gradients`
   // holds.
   bool begins = false;
-  // Of a loss that balances experts (numerics 9), what it counts beside the others; 0: there is
-  // none. It looks at every so many rows, which are a packed row's.
+  // For a loss that balances experts (numerics 9): its weight beside the others; 0: there is none.
+  // It looks at every so many rows, which are a packed row's.
   double balance = 0;
   int64_t balance_rows = 1;
   // Needed when the tape recomputes: what the forward was given (ForwardIo), and its workspace.

@@ -16,7 +16,7 @@ class BackwardPass {
 
   const DecoderSpec& spec() const { return spec_; }
   const RopeTable& rope(int layer) const { return model_.ropes.of(layer); }
-  // Of the module that predicts one token further.
+  // Gradient of the module that predicts one token further.
   const MtpGradient& module() const { return *io_.mtp; }
   // The residual stream before a layer, and after the model's last one.
   const float* layer_input(int layer) const { return io_.tape->input(layer); }

@@ -36,7 +36,8 @@ struct BackwardWorkspace {
   DeviceArray<float> rs;           // [T][H + G], of norms
   DeviceArray<bf16_t> transposed;  // an activation's columns as rows
   DeviceArray<bf16_t> packed;      // a product's inputs as a packed matrix
-  // Of layers with experts: what the names say of each of a row's pairs, or of the rows of leaves.
+  // For layers with experts: values for each of a row's pairs, or for the rows of leaves, as the
+  // names say.
   DeviceArray<bf16_t> pair_outputs;   // [T * C][D], rounded
   DeviceArray<float> pair_gated;      // [T * C][F of an expert]
   DeviceArray<float> pair_dots;       // [T * C][2F], the products of gate and up

@@ -27,7 +27,7 @@ inline int split_k(int64_t rows, int64_t k, int fixed) {
 // Memory of a step's attention; grows to the largest step.
 class Attention {
  public:
-  // What decoder.kernels.attention does, in two ranges of keys.
+  // Does the work of decoder.kernels.attention, in two ranges of keys.
   void run(const Decoder& decoder, const AttentionParams& params);
 
  private:

@@ -56,8 +56,8 @@ struct Batch {
   bool operator==(const Batch&) const = default;
 };
 
-// What a forward relies on, of a batch that comes as bytes (base/fields.h). Throws Error. Blocks
-// and layers are compared with the model where it is known.
+// Checks what a forward relies on, for a batch that comes as bytes (base/fields.h). Throws Error.
+// Blocks and layers are compared with the model where it is known.
 void expect_valid(const Batch& batch);
 
 }  // namespace invar

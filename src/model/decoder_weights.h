@@ -38,8 +38,8 @@ class DecoderWeights {
                  const TensorSource& source, Device& device, ThreadPool& pool,
                  WeightLayout layout = WeightLayout::panels, const LoadProgress& progress = {});
 
-  // Of a whole model none of which is there yet. Its layers share their memory, so that one is
-  // there at a time: the last that was loaded; likewise the embedding and a head of its own.
+  // Weights of a whole model, none of which is there yet. Its layers share their memory, so that
+  // only the last one loaded is there; the embedding and a head of its own share theirs likewise.
   static DecoderWeights in_turn(const DecoderSpec& spec, const Arithmetic& arithmetic,
                                 WeightLayout layout = WeightLayout::panels);
   void load_layer(const DecoderSpec& spec, int layer, const TensorSource& source, Device& device,

@@ -16,7 +16,7 @@
 
 namespace invar {
 
-// What a step reads and leaves besides the batch. Spans point into the workspace and live until its
+// Inputs and results of a step besides the batch. Spans point into the workspace and live until its
 // next step.
 struct ForwardIo {
   Trace* trace = nullptr;           // records every operation when set
@@ -55,8 +55,8 @@ struct ForwardIo {
   // In when layer_begin > 0, in place of `hidden`: the same where the decoder's device has it.
   // Nothing of the residual stream comes out then.
   const float* device_hidden = nullptr;
-  // In, of a device: it is copied from that memory itself, which is as good as pinned, until this
-  // event; null: by way of the workspace.
+  // Input on a device: `hidden` is copied straight from its memory, which is as good as
+  // pinned, until this event; null: by way of the workspace.
   Event* hidden_taken = nullptr;
   // In, of a device: where it is to come out, as good as pinned; null: in the workspace.
   float* hidden_out = nullptr;

@@ -34,7 +34,7 @@ class ForwardPass {
   void compute_all_logits();
 
   bool is_first_stage() const { return batch_.layer_begin == 0; }
-  // Of the layers before, to which these add theirs.
+  // Whether there are flags of the layers before, to which these add theirs.
   bool has_nan_flags() const { return !is_first_stage() && !io_.nan_flags.empty(); }
   bool is_last_stage() const { return layer_end_ >= spec_.layers && shard_.has_head; }
   // The range is the module that predicts one token further.

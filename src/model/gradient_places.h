@@ -30,7 +30,7 @@ class GradientPlaces {
   bool in_turn() const { return in_turn_; }
   // Elements of all.
   int64_t size() const { return size_; }
-  // Of an element of the layout, or of a chain behind it.
+  // The place of an element of the layout, or of a chain behind it.
   int64_t place(int64_t offset) const {
     if (!in_turn_) return offset;
     if (offset >= layout_.size()) return chains_ + offset - layout_.size();

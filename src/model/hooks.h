@@ -1,5 +1,6 @@
-// What a forward shows and keeps on its way, beside its results: a trace of every operation, hidden
-// states after some layers, and on a tape what the backward needs. Each is off unless asked for.
+// Values that a forward shows and keeps on its way, beside its results: a trace of every operation,
+// hidden states after some layers, and on a tape the activations that the backward needs. Each is
+// off unless asked for.
 #pragma once
 
 #include <string_view>
@@ -15,7 +16,7 @@ class Hooks {
   // Where the activations of a layer's parts go: onto the tape, or into memory that all layers use
   // in turn.
   const LayerActivations& layer(int index) const;
-  // What enters the head, of the model or (1) of its module that predicts one token further.
+  // The head's input, of the model or (1) of its module that predicts one token further.
   Activation final_normed(int module) const;
 
   // Whether somebody looks at every operation's output, which has to be there as a whole.

@@ -32,7 +32,7 @@ class OperationTimes {
   std::vector<Entry> entries_;
 };
 
-// What the host does for a step beside launching operations and sampling, in its order.
+// The host's work for a step beside launching operations and sampling, in its order.
 struct HostParts {
   std::string_view plan = "plan";      // whose rows
   std::string_view draft = "draft";    // the drafter's work, operations of its model included

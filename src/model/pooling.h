@@ -24,8 +24,9 @@ struct Pooling {
   bool operator==(const Pooling&) const = default;
 };
 
-// Of a model's directory with hidden states of `hidden` numbers; one that says nothing has the
-// default. Throws Error where a module or a kind of pooling is not implemented.
+// Reads the pooling of a model's directory with hidden states of `hidden` numbers; a directory that
+// says nothing has the default. Throws Error where a module or a kind of pooling is not
+// implemented.
 Pooling read_pooling(const std::string& directory, int64_t hidden);
 
 json::Value to_json(const Pooling& pooling);

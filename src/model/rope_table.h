@@ -33,8 +33,8 @@ class RopeTable {
   GrowthSpec growth_;
   int filled_ = 0, max_positions_;
   DeviceArray<float> cos_, sin_;
-  // What the device's arrays are copied from, whenever it is; none on a host. Elements never change
-  // once they are there.
+  // The device's arrays are copied from these, whenever that is; none on a host. Elements never
+  // change once they are there.
   PinnedArray<float> host_cos_, host_sin_;
 };
 
@@ -46,7 +46,7 @@ class RopeTables {
   void fill(int count, const Execution& on) {
     for (RopeTable& table : tables_) table.fill(count, on);
   }
-  // Of positions that do not turn anything.
+  // The table of positions that do not turn anything.
   const RopeTable& still() const { return tables_[still_]; }
   const RopeTable& of(int layer) const { return tables_[table_of_[static_cast<size_t>(layer)]]; }
   const RopeTable& growth_of(int layer) const {

@@ -1,4 +1,4 @@
-// What one rank of a tensor-parallel group holds of a model (numerics 2), of one pipeline stage.
+// The share of one rank of a tensor-parallel group in a model (numerics 2), in one pipeline stage.
 #pragma once
 
 #include <limits>

@@ -31,7 +31,7 @@ class SharedPrefixes {
 
   // Valid until the next find.
   std::span<const SharedPrefix> prefixes() const { return prefixes_; }
-  // Of each row, how many leading splits are computed with other rows'.
+  // For each row, how many leading splits are computed with other rows'.
   std::span<const int32_t> splits() const { return splits_; }
   static size_t most_prefixes(size_t rows) { return rows / kFewestRows; }
 

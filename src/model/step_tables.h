@@ -53,7 +53,7 @@ struct StepTables {
   const int32_t* const* tables = nullptr;
   const SlotCopy* copies = nullptr;  // to be done in every layer before anything is written
   int64_t num_copies = 0;
-  // Of all rows that read one table: AttentionParams.
+  // The fewest and most of all rows that read one table: AttentionParams.
   int32_t fewest_rows = 1, most_rows = 1;
   const int32_t* few_rows = nullptr;  // [1 + T]
   // Whether every row is of another sequence, so that none reads the key or value of another one.

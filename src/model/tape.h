@@ -1,5 +1,5 @@
-// What a forward leaves for the backward, layer by layer: the activations that enter a matrix
-// product or a norm, and products that an elementwise function follows.
+// The values that a forward leaves for the backward, layer by layer: the activations that enter a
+// matrix product or a norm, and products that an elementwise function follows.
 #pragma once
 
 #include <array>
@@ -25,8 +25,8 @@ class Tape {
   const LayerActivations& layer(int index) const { return layers_[static_cast<size_t>(index)]; }
   // [T][D], the residual stream before the layer; of the module, behind its join.
   float* input(int layer) const { return inputs_[static_cast<size_t>(layer)]; }
-  // Of the model, or (1) of its module that predicts one token further: [T][D], the residual stream
-  // after the layers; what enters the head.
+  // Output of the model, or (1) of its module that predicts one token further: [T][D], the residual
+  // stream after the layers, from which the head's input is made.
   float* output(int module = 0) const { return outputs_[module]; }
   const Activation& final_normed(int module = 0) const { return final_normed_[module]; }
   size_t bytes() const { return bytes_; }

@@ -7,7 +7,7 @@
 
 namespace invar {
 
-// What a row of a step is, whatever the step: its place among one request's tokens.
+// A row's place among one request's tokens, whatever the step.
 struct TracedRow {
   int64_t request = 0;
   int32_t position = 0;
@@ -27,7 +27,7 @@ struct TracedOp {
 class Trace {
  public:
   virtual ~Trace() = default;
-  // The rows of the step whose operations follow. Called by who builds the step.
+  // The rows of the step whose operations follow. The builder of the step calls it.
   virtual void begin_step(std::span<const TracedRow> rows) = 0;
   virtual void record(const TracedOp& op) = 0;
 };

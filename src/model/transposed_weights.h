@@ -32,8 +32,8 @@ class TransposedWeights {
                     const Execution& on);
   void update_head(const Source& from, const TrainingKernels& kernels, const Execution& on);
 
-  // Of the parts of a layer, the matrices alone. Inputs as outputs: that of q, k and v is
-  // [D][(H + 2G) * E], of gate and up [D][2 * round_up(F, 16)].
+  // The matrices of a layer's parts. Inputs stand as outputs: the matrix of q, k and v is [D][(H +
+  // 2G) * E], of gate and up [D][2 * round_up(F, 16)].
   const LayerWeights& layer(int index) const { return layers_[static_cast<size_t>(index)]; }
   const Matrix& head() const { return head_; }  // [D][V]
 

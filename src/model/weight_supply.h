@@ -1,6 +1,6 @@
-// Who brings a decoder's weights to where its pointers say before they are computed with, where not
-// all are there at once: a trainer whose ranks hold a part each. All ranks of a group compute the
-// same layers in the same order, so that what it does may be theirs together.
+// A supply brings a decoder's weights to where its pointers say before they are computed with,
+// where not all are there at once: for a trainer whose ranks hold a part each. All ranks of a group
+// compute the same layers in the same order, so that they may supply them together.
 #pragma once
 
 namespace invar {

@@ -32,7 +32,7 @@ class WeightUpload {
   };
   // Calls fill(first, last, where unit `first` lies, number of the share) for all of them on the
   // pool's threads and sends each buffer when it is full; no thread waits for the others before the
-  // end. What `fill` throws is thrown here.
+  // end. An exception of `fill` is thrown here.
   using Fill = FunctionRef<void(int64_t, int64_t, std::byte*, int)>;
   void fill(ThreadPool& pool, const Units& units, Fill fill);
 

@@ -7,10 +7,10 @@
 
 namespace invar::orders {
 
-// Of a row: then its integers have their place in a core's cache.
+// Columns of a row at most: then its integers have their place in a core's cache.
 constexpr int64_t kMostBlockColumns = 1 << 17;
 
-// What a row of weights is beside such a product, a part after the other.
+// A row of weights beside such a product, a part after the other.
 struct PartsOfARow {
   int size;                  // elements of a part: 16 or 32
   bool adds;                 // BlockPart::plus, too

@@ -1,5 +1,5 @@
-// What a block of elements stands for: the definition of every storage type that has blocks
-// (numerics 0.1). Also runs on GPUs.
+// The values of a block of elements: the definition of every storage type that has blocks (numerics
+// 0.1). Also runs on GPUs.
 //
 // Each format is a function of the values q and the scales s of a block, and of an element's
 // number. Products are exact in f32; where something is added, that rounds once.
@@ -25,7 +25,7 @@ constexpr int four_bits(const uint8_t* q, int i) {
 constexpr int five_bits(const uint8_t* q, int i) {
   return four_bits(q + 4, i) | (q[i / 8] >> i % 8 & 1) << 4;
 }
-// What the 16 codes of iq4_nl stand for: -127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38,
+// The values of the 16 codes of iq4_nl: -127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38,
 // 53, 69, 89, 113.
 constexpr int uneven_step(int code) {
   constexpr uint64_t low = 0xf6eaddcfbfad9881u, high = 0x7159453526190d01u;  // a byte for each
@@ -62,17 +62,17 @@ constexpr int scale_6(const uint8_t* s, int j) {
 constexpr int minimum_6(const uint8_t* s, int j) {
   return j < 4 ? s[j + 4] & 63 : s[j + 4] >> 4 | s[j] >> 6 << 4;
 }
-// Of 64 elements, 32 bytes: the lower halves, then the upper ones.
+// 64 elements in 32 bytes: the lower halves, then the upper ones.
 constexpr int four_of_64(const uint8_t* q, int i) {
   return q[i / 64 * 32 + i % 32] >> (i / 32 % 2 * 4) & 15;
 }
-// Of 128 elements 64 bytes with 4 bits and 32 bytes with the upper 2.
+// 128 elements in 64 bytes with 4 bits and 32 bytes with the upper 2.
 constexpr int six_of_128(const uint8_t* q, int i) {
   const int half = i / 128, quarter = i / 32 % 4, at = i % 32;
   const int low = q[half * 64 + quarter % 2 * 32 + at] >> (quarter / 2 * 4) & 15;
   return low | (q[128 + half * 32 + at] >> 2 * quarter & 3) << 4;
 }
-// Of 128 elements 32 bytes with 2 bits of four of them.
+// 128 elements in 32 bytes, each with 2 bits of four of them.
 constexpr int two_bits(const uint8_t* q, int i) {
   return q[i / 128 * 32 + i % 32] >> (i / 32 % 4 * 2) & 3;
 }
@@ -95,8 +95,8 @@ constexpr float e4m3(const uint8_t* q, const uint8_t* s, int i) {
 
 }  // namespace blocks
 
-// What elements that stand side by side have in common (numerics 2.3): each is factor * its
-// integer, and where the type adds something, plus that. Both are exact.
+// Elements that stand side by side share a factor (numerics 2.3): each is factor * its integer, and
+// where the type adds something, plus that. Both are exact.
 struct BlockPart {
   float factor = 0, plus = 0;
 };

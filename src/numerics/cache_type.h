@@ -1,4 +1,4 @@
-// What the KV cache stores of keys and values in 8 bits (numerics 4.2): the executable definition.
+// The KV cache's form of keys and values in 8 bits (numerics 4.2): the executable definition.
 #pragma once
 
 #include "numerics/e4m3.h"

@@ -22,11 +22,12 @@ inline constexpr float kSqrtHalf = 0x1.6a09e6p-1f;
 inline constexpr float kErfcStep = 0x1.4f740ap-2f;
 inline constexpr std::array<float, 5> kErfc = {0x1.0fb844p+0f, -0x1.7401c6p+0f, 0x1.6be1c6p+0f,
                                                -0x1.23531cp-2f, 0x1.04f20cp-2f};
-// Of a clamped pair: its bounds, and what the logistic function's argument is multiplied by.
+// The clamped pair: its bounds, and the factor of the logistic function's argument.
 inline constexpr float kClamp = 7.0f, kClampedSlope = 0x1.b3b646p+0f;
 }  // namespace constants
 
-// What silu's exponent is to gelu_tanh: gelu_tanh(x) = x / (1 + exp(-gelu_exponent(x))).
+// The exponent of gelu_tanh in the place of silu's: gelu_tanh(x) = x / (1 +
+// exp(-gelu_exponent(x))).
 constexpr float gelu_exponent(float x) {
   return x * __builtin_fmaf(x * x, constants::kGeluCubic, constants::kGeluLinear);
 }
@@ -67,7 +68,7 @@ constexpr float clamped(float gate, float up) {
   const float below = kClamp < up ? kClamp : up, u = below < -kClamp ? -kClamp : below;
   return (u + 1.0f) * (g / (1.0f + exp(-(g * constants::kClampedSlope))));
 }
-// What becomes of a gated pair.
+// The value of a gated pair.
 constexpr float gated(Nonlinearity which, float gate, float up) {
   return which == Nonlinearity::clamped ? clamped(gate, up) : curve(which, gate) * up;
 }

@@ -15,11 +15,11 @@ using bf16_t = uint16_t;
 constexpr const StorageType& storage_of(DType type) {
   return kStorageTypes[static_cast<int>(type)];
 }
-// Of one element of a type that stores each in bytes of its own.
+// Bytes of one element of a type that stores each in bytes of its own.
 constexpr int64_t size_of(DType type) {
   return storage_of(type).value_bytes / storage_of(type).block;
 }
-// Of so many elements: whole blocks.
+// Bytes of so many elements: whole blocks.
 constexpr int64_t bytes_of(DType type, int64_t elements) {
   const StorageType& storage = storage_of(type);
   return elements / storage.block * storage.bytes();
@@ -58,7 +58,7 @@ constexpr float f16_to_f32(uint16_t x) {
 // Round to nearest even; NaN keeps being NaN.
 uint16_t f32_to_f16(float x);
 
-// What a key or value may be in the cache: finite. NaN -> +0, infinities -> the largest finite bf16
+// A key or value as the cache may have it: finite. NaN -> +0, infinities -> the largest finite bf16
 // (numerics 4).
 constexpr bf16_t f32_to_cached_bf16(float x) {
   const bf16_t y = f32_to_bf16(x);

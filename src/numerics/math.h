@@ -1,9 +1,8 @@
 // Invar's own elementary functions (numerics 0, 5 and 6): fixed sequences of IEEE operations, the
 // same on every instruction set and on CUDA. libm is never called on a value that can reach a
 // logit, a draw or a weight. The f32 functions expect flush-to-zero mode (ScopedFlushToZero); the
-// f64 ones never meet a subnormal. What kernels use is constexpr, which is how CUDA code calls it
-// too
-// (--expt-relaxed-constexpr).
+// f64 ones never meet a subnormal. The functions that kernels use are constexpr, which is how CUDA
+// code calls them too (--expt-relaxed-constexpr).
 #pragma once
 
 #include <array>

@@ -23,7 +23,8 @@ constexpr PhiloxCounter philox4x32(PhiloxCounter counter, uint64_t key) {
   return counter;
 }
 
-// What a random number is for (numerics 6): a part of the counter, so that uses never share noise.
+// The purpose of a random number (numerics 6): a part of the counter, so that uses never share
+// noise.
 enum class RandomPurpose : uint32_t {
   sample = 0,
   accept = 1,

@@ -79,8 +79,9 @@ constexpr void leave_groups(const Routing& how, float* choice) {
       choice[e] = -std::numeric_limits<float>::infinity();
 }
 
-// Of one token. `logits` [E] become its scores; `bias` [E] or null is added to them for the choice
-// only; `choice` [E] is room to compute in. `ids` [k] ascend. With `given`, [k], these are chosen.
+// Routes one token. `logits` [E] become its scores; `bias` [E] or null is added to them for the
+// choice only; `choice` [E] is room to compute in. `ids` [k] ascend. With `given`, [k], these are
+// chosen.
 constexpr void route(const Routing& how, float* logits, const float* bias, float* choice,
                      int32_t* ids, float* weights, const int32_t* given = nullptr) {
   const int count = how.experts;

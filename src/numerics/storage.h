@@ -35,7 +35,7 @@ struct StorageType {
   int value_bytes, scale_bytes;
   int together;   // bytes of values of one output that stand side by side in a panel
   DType element;  // bf16, f32, i8 or e4m3: what an element is when it is multiplied
-  // Of the scales, f16 numbers: a block is finite where they are.
+  // The scales, f16 numbers: a block is finite where they are.
   int halves_at = 0, halves = 0;
   int row_scale_bytes = 0;  // of a scale that all elements of a row share, in a unit of a matrix
   int lead = 0;  // first bytes of a block's values, which stand side by side in a panel, too
@@ -72,9 +72,9 @@ constexpr StorageType kStorageTypes[] = {
 // The largest of all rows.
 constexpr int kMaxBlock = 256, kMaxBlockBytes = 320;
 
-// What the integers of one run of an activation come with (numerics 2.1), or the e4m3 numbers of
-// one group (2.2): what each stands for a multiple of, and the integers' sum, for products whose
-// weights are stored as value + 128.
+// The scale and sum of the integers of one run of an activation (numerics 2.1), or of the e4m3
+// numbers of one group (2.2): each number stands for a multiple of the scale, and the sum is for
+// products whose weights are stored as value + 128.
 struct RunScale {
   float scale;
   int32_t sum;

@@ -1,5 +1,5 @@
-// What may come next in an answer that is held to a language: a token is allowed when its bytes go
-// on some text of the language.
+// The tokens that may come next in an answer that is held to a language: one is allowed when its
+// bytes go on some text of the language.
 //
 // The state is a value, a function of the tokens so far: a draft branch copies its parent's and
 // goes on alone.
@@ -42,13 +42,12 @@ class TokenTable {
   size_t longest_ = 0;
 };
 
-// Whoever shares it with other threads holds its lock during a call and while using what it
-// returned.
+// Threads that share it hold its lock during a call and while they use its result.
 //
 // Two readers of one language. `exact_` knows every counter; where an answer stands in it is a
 // value that the answer keeps. `near_` forgets counters that no single token can bring to their
-// end, so it has few states, and masks belong to those. What it has found is remembered for the
-// answers that share the constraint, up to a bound, and found again when it was forgotten.
+// end, so it has few states, and masks belong to those. Results are remembered for the answers that
+// share the constraint, up to a bound, and found again when they were forgotten.
 //
 // Work is counted, not timed: how much an answer may need is a function of its tokens, and not of
 // what others have asked before, nor of the machine.
@@ -90,7 +89,7 @@ class Constraint {
   const char* fault_of(std::string_view answer) const;
   std::string_view text_of(int32_t token) const;
 
-  // What it takes: the language, and what is remembered.
+  // The bytes that it takes: the language, and the results that are remembered.
   size_t language_bytes() const { return language_.bytes(); }
   size_t remembered_bytes() const {
     return near_.bytes() + masks_bytes_ + walked_.capacity() * sizeof(int32_t);
@@ -117,8 +116,8 @@ class Constraint {
   int32_t walks_ = 0;
 };
 
-// What one answer has needed so far: a function of its tokens. Copyable, as the state. Each throws
-// Error when that is too much.
+// The work that one answer has needed so far: a function of its tokens. Copyable, as the state.
+// Each function throws Error when that is too much.
 class ConstraintTally {
  public:
   // Steps for all places of an answer, and more for each token.

@@ -27,8 +27,8 @@ class ConstraintCursor {
                    std::shared_ptr<const ThoughtRules> thought, int32_t vocab);
 
   // Bit i of word i / 64: token i may be sampled next; a stop token may where the text may end, and
-  // nowhere else. Empty where all may. Valid until the next call. What it costs is entered
-  // in the answer's tally; too much is an error().
+  // nowhere else. Empty where all may. Valid until the next call. The cost is entered in the
+  // answer's tally; too much is an error().
   std::span<const uint64_t> allowed(const SamplingParams& params);
   // The answer goes on with an allowed token.
   void advance(int32_t token, const SamplingParams& params);

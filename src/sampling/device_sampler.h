@@ -34,8 +34,8 @@ class DeviceSampler {
   // Where the tokens lie on the device then, in the order of the rows, 0 for none; until the next
   // start.
   const int32_t* ids() const { return ids_.data(); }
-  // What it gave, of the same rows. Waits for that, but not for what was put into the stream since.
-  // Valid until the next start.
+  // The samples of the same rows. Waits for them, but not for operations that were put into the
+  // stream since. Valid until the next start.
   std::span<const DeviceSampled> finish(std::span<const SampleInput> rows);
   // The same wait, and nothing is read.
   void wait();
@@ -59,7 +59,7 @@ class DeviceSampler {
   const size_t max_rows_;
   const std::unique_ptr<Event> done_;
 
-  // Of the current call, as the device gets them.
+  // Rows of the current call, as the device gets them.
   std::vector<SampledRow> rows_;
   std::vector<uint64_t> masks_;
   std::vector<TokenBias> biases_;

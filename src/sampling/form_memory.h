@@ -1,4 +1,4 @@
-// What the forms of all answers take together.
+// The memory that the forms of all answers take together.
 #pragma once
 
 #include <atomic>
@@ -16,10 +16,10 @@ class FormsFull : public Error {
 
 class FormMemory {
  public:
-  // Of the forms themselves, which answers need until they end.
+  // Bytes of the forms themselves, which answers need until they end.
   static constexpr size_t kMost = size_t{48} << 20;
-  // What all forms may remember of what they have found, and one of them in any case. They find it
-  // again, so that this changes no answer.
+  // Bytes that all forms may remember of their results, and one of them in any case. They find
+  // these again, so that this changes no answer.
   static constexpr size_t kMostRemembered = size_t{8} << 20, kRemembered = size_t{128} << 10;
 
   // Throws FormsFull.

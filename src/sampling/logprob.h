@@ -19,7 +19,7 @@ struct TokenLogprob {
   bool operator==(const TokenLogprob&) const = default;
 };
 
-// Of one position: the token that stands there, and the most likely ones.
+// The token at one position, and the most likely ones there.
 struct TokenLogprobs : TokenLogprob {
   std::vector<TokenLogprob> top;
 

@@ -76,7 +76,7 @@ int32_t length_that_fits(int32_t most, size_t prompt, int32_t context);
 // Sets max_tokens so. Throws UsageError where min_tokens are more than that.
 void fit_length(SamplingParams& params, size_t prompt, int32_t context);
 
-// Of checked parameters: their stop tokens ascend.
+// Whether a token is a stop token of checked parameters, whose stop tokens ascend.
 bool is_stop(const SamplingParams& params, int32_t token);
 
 // Checks every field against a vocabulary of `vocab` tokens and returns the parameters in their one

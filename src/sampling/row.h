@@ -38,7 +38,7 @@ class LogitRow {
   std::span<const float> values() const { return {values_.data(), size_}; }
   // Padded with kExcluded to whole blocks.
   std::span<float> padded_values() { return values_; }
-  // Of tokens 32 * block .. 32 * block + 31.
+  // The values of tokens 32 * block .. 32 * block + 31.
   const float* block(int32_t index) const { return &values_[index * kBlock]; }
   int32_t num_blocks() const { return static_cast<int32_t>(maxima_.size()); }
   float block_max(int32_t index) const { return maxima_[index]; }

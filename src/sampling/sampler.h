@@ -28,12 +28,12 @@ struct SampleInput {
   const TokenHistory* history = nullptr;   // not null when params->has_penalties()
   std::span<const int32_t> answer;         // its tokens so far, for params->bad_words
   std::span<const uint64_t> allowed;       // bit i of word i / 64: token i may come; empty: all may
-  // What a DeviceSampler gives beside the token: log-probabilities of the token and of this many
+  // A DeviceSampler gives these beside the token: log-probabilities of the token and of this many
   // most likely ones, as params->logprobs_mode says, and the hash of the position.
   std::optional<int32_t> logprobs = {};
   bool wants_hash = false;
-  // The token is this one, of a prompt: only the others are wanted. What looks at an answer so far
-  // (grammar, penalties, bad words, min_tokens) changes nothing.
+  // The token is this one, of a prompt: only the others are wanted. Rules that look at an answer so
+  // far (grammar, penalties, bad words, min_tokens) change nothing.
   int32_t given = -1;
 
   bool looks_back() const { return given < 0; }

@@ -1,8 +1,8 @@
 // Answers that begin with a thought: where an answer stands in it, and how it is brought to an end.
 //
 // A thought is a function of the answer's tokens, by the bytes that they stand for: it begins
-// behind one mark, or in the prompt, and ends behind another. What an answer is held to
-// (Constraint) counts from there on.
+// behind one mark, or in the prompt, and ends behind another. A Constraint of the answer counts
+// from there on.
 #pragma once
 
 #include <cstdint>

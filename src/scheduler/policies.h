@@ -1,4 +1,4 @@
-// What is known of a policy by its name: the table in policies.cc has a row for each.
+// The traits of a policy by its name: the table in policies.cc has a row for each.
 #pragma once
 
 #include <string>

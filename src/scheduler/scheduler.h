@@ -1,5 +1,5 @@
-// Who computes what in the next step. Pure bookkeeping over blocks: no tokens, no tensors, no
-// clock.
+// Plans which sequences compute which rows in the next step. Pure bookkeeping over blocks: no
+// tokens, no tensors, no clock.
 //
 // A sequence is a number of known tokens. Its rows up to the last known token are *prefill* (a
 // prompt, or everything so far after a preemption); then each step computes one row, the *decode*
@@ -43,9 +43,9 @@ struct SchedulerOptions {
   // flight have equal work: the micro-batches of a pipeline.
   bool splits_decodes = false;
   std::optional<ChunkSchedule> chunk_schedule;
-  // Who waits takes places and blocks of residents that the queue's rank puts behind it; these wait
-  // again. Else who is admitted stays. Ranks are then places among the answers of one owner: of
-  // these, too, a short one may come before a long one (or_the_oldest).
+  // A waiting sequence takes places and blocks of residents that the queue's rank puts behind it;
+  // these wait again. Else an admitted sequence stays. Ranks are then places among the answers of
+  // one owner: of these, too, a short one may come before a long one (or_the_oldest).
   bool urgent_take_slots = false;
   // Layers have a state of each sequence. Chunks of prompts then end at boundaries
   // (kv/cell_placement.h), so that a step crosses few of them.
@@ -66,7 +66,7 @@ struct SequenceSpec {
   int32_t priority = 0;    // smaller is sooner among those that wait
 };
 
-// What became of one entry of a plan.
+// The result of one entry of a plan.
 struct StepResult {
   int32_t new_tokens =
       0;                  // now known; 0 for a chunk that does not sample, else 1 + accepted drafts
@@ -150,17 +150,17 @@ class Scheduler {
   // them as its rows are planned, and is admitted when all it has so far fits above the watermark.
   virtual bool reserves_whole_sequences() const { return false; }
 
-  // The order of the queue. Who waits is admitted by rank, a smaller one sooner, and among equals
-  // by arrival; the rank is asked when the wait begins. A policy whose order changes while they
-  // wait says who is next.
+  // The order of the queue. Sequences are admitted by rank, a smaller one sooner, and among equals
+  // by arrival; the rank is asked when the wait begins. A policy whose order changes meanwhile says
+  // which is next.
   virtual int64_t queue_rank(const Sequence& s) const { return s.priority; }
   virtual int32_t next_waiting() { return queue_.oldest(); }  // its index; -1: nobody waits
   // The order of those who hold blocks, likewise: the last gives its own back when they run out.
   virtual int64_t resident_rank(const Sequence&) const { return 0; }
 
-  // What such an order is made of: the first of the queue by rank; whether one still waits; how
-  // many of its tokens are cached; the candidate (-1: nobody), or the oldest when enough have
-  // overtaken that.
+  // Tools for such an order: the first of the queue by rank; whether one still waits; how many of
+  // its tokens are cached; the candidate (-1: nobody), or the oldest when enough have overtaken
+  // that.
   void first_waiting(size_t most, std::vector<int32_t>& indices) const {
     queue_.first(most, indices);
   }
@@ -168,7 +168,7 @@ class Scheduler {
   int32_t cached_tokens(int32_t index);
   int32_t or_the_oldest(int32_t candidate);
 
-  // What `fill` is made of. `left` is what is left of the budget.
+  // Tools for `fill`. `left` is the rest of the budget.
 
   // The decode rows of all resident sequences, oldest first; of a share of them where plans in
   // flight divide them.

@@ -1,4 +1,4 @@
-// What one step computes, as plain data: which rows of which sequences.
+// The plan of one step as plain data: which rows of which sequences.
 #pragma once
 
 #include <cstdint>
@@ -46,7 +46,7 @@ struct StepWork {
 // Without the draft rows.
 StepWork work_of(const StepPlan& plan);
 
-// Of a plan that comes as bytes (base/fields.h): throws Error for one that no scheduler makes.
+// Checks a plan that comes as bytes (base/fields.h): throws Error for one that no scheduler makes.
 void expect_valid(const StepPlan& plan);
 
 }  // namespace invar

@@ -1,4 +1,4 @@
-// What a step computes where not every layer sees all of a context.
+// The work of a step where not every layer sees all of a context.
 #pragma once
 
 #include <span>

@@ -21,7 +21,7 @@ class WaitingQueue {
   void remove(int32_t sequence);
 
   int32_t size() const { return size_; }
-  // Of those with the smallest rank the oldest; of these or of all the one of the fewest rows; -1
+  // The oldest of those with the smallest rank; the one of the fewest rows of these or of all; -1
   // when nobody waits.
   int32_t oldest();
   int32_t shortest();

@@ -19,7 +19,7 @@
 
 namespace invar::server {
 
-// What requests are read against; fixed while the server runs.
+// The context in which requests are read; fixed while the server runs.
 struct ServedModel {
   std::vector<std::string> names;  // under which clients may ask for it; the first is shown
   std::string directory;           // that it was opened from; empty: its weights are made
@@ -43,7 +43,7 @@ struct ServedModel {
   ServedAdapters* adapters = nullptr;  // that clients may ask for, too; null: none
 };
 
-// What it can do, by Ollama's words: completion, tools, thinking, insert, embedding.
+// The model's abilities, by Ollama's words: completion, tools, thinking, insert, embedding.
 std::vector<std::string> capabilities_of(const ServedModel& model);
 
 struct Admitted {
@@ -79,14 +79,14 @@ class Admission {
   // Makes the answer its receipts and nothing else. Throws ApiError when there are none.
   void ask_for_receipt(Admitted& admitted) const;
 
-  // Of POST /tokenize, as vLLM has it: a "prompt" or "messages". Throws as `admit` does.
+  // Answers POST /tokenize, as vLLM has it: a "prompt" or "messages". Throws as `admit` does.
   TokenizedText tokenize(const HttpRequest& http) const;
-  // Of POST .../render: the prompt of a chat, a message or a response, and the form in which the
-  // chat template has its conversation.
+  // Answers POST .../render: the prompt of a chat, a message or a response, and the form in which
+  // the chat template has its conversation.
   json::Value render(const HttpRequest& http) const;
-  // Of POST .../derender: the answer that these tokens are (derender.cc).
+  // Answers POST .../derender: the answer that these tokens are (derender.cc).
   json::Value derender(const HttpRequest& http) const;
-  // Of POST /detokenize: the text of "tokens".
+  // Answers POST /detokenize: the text of "tokens".
   std::string detokenize(const HttpRequest& http) const;
 
   // POST /v1/messages/count_tokens and /v1/responses/input_tokens: the tokens of the prompt that
@@ -112,7 +112,7 @@ class Admission {
   // naming both.
   static void expect_same_model(const JournalEntry& entry, const ReceiptModel& now);
 
-  // What answers depend on beside their requests, with the weights of this moment.
+  // The inputs that answers depend on beside their requests, with the weights of this moment.
   ReceiptModel answering_model(const RequestAdapter* adapter = nullptr) const;
   std::string fingerprint(const RequestAdapter* adapter = nullptr) const {
     return fingerprint_of(answering_model(adapter));
@@ -140,7 +140,7 @@ class Admission {
   json::Value rendered(json::Value shown, const json::Value& body,
                        const std::vector<int32_t>& ids) const;
   json::Value render_prompts(const json::Value& body, const openai::Request& request) const;
-  // Of an answer in the form of /inference/v1/generate: its choices.
+  // The choices of an answer in the form of /inference/v1/generate.
   std::vector<TextAnswer> answers_in(const json::Value& response, openai::Request& request) const;
   std::vector<int32_t> encode(const openai::Request& request, const openai::Prompt& prompt) const;
   // The same of the first prompt, which is only shown or counted. Throws UsageError for a text that

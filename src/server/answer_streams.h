@@ -42,7 +42,7 @@ class AnswerStream : public BodySource, public std::enable_shared_from_this<Answ
 
   const Admitted& admitted() const { return admitted_; }
   Exchange& exchange() const { return *exchange_; }
-  // Job i needs no more tokens, though the backend may not know: a stop string, or a failure of
+  // Answer i needs no more tokens, though the backend may not know: a stop string, or a failure of
   // another request.
   bool is_over(size_t index) const;
   bool is_over() const { return over_; }
@@ -63,7 +63,7 @@ class AnswerStream : public BodySource, public std::enable_shared_from_this<Answ
   AnswerTimes shown_times() const;
   // Or with what there is of it.
   void abort();
-  // What was said of a prompt whose answer has not begun is said again.
+  // Says again what was said of a prompt whose answer has not begun.
   void restart(size_t index);
   // Its answer to request `index` goes on with other weights from token number `first` on.
   void change_weights(size_t index, const std::string& before, const std::string& now,
@@ -118,8 +118,8 @@ class AnswerStreams final : public BackendSink {
   // Ends an answer before its time.
   void cancel(AnswerStream& stream);
   void cancel(Embedding& embedding);
-  // Of an answer that was ended while its requests were on their way to the backend, which did not
-  // know them then: takes them back once they are there.
+  // Takes back an answer's requests once the backend has them: the answer was ended while they were
+  // on their way to it.
   void withdraw(const AnswerStream& stream);
   // As cancel, and tells the client that its time is up.
   void expire(AnswerStream& stream);
@@ -141,7 +141,7 @@ class AnswerStreams final : public BackendSink {
   // version; they stay as they are. While nothing is on its way to the backend.
   void freeze(const std::string& version);
   bool is_frozen() const { return is_frozen_; }
-  // What is to be submitted so that they go on, by these weights.
+  // The requests to submit so that the answers go on, by these weights.
   std::vector<Request> thaw(const std::string& version);
   // Those that the backend computes.
   size_t computed() const { return is_frozen_ ? texts_.size() : live_; }

@@ -87,7 +87,7 @@ class Server {
   void check_body(const Route& route, const HttpRequest& request) const;
   void set_deadline(const std::shared_ptr<Exchange>& exchange);
   Headers common_headers(const HttpRequest& request) const;
-  // What a browser wants to know before it shows the answer to a page of another origin.
+  // Headers that a browser needs before it shows the answer to a page of another origin.
   Headers allowed_origin(const HttpRequest& request) const;
   // Without keys: throws ApiError for a page of another origin, and for one that reached the server
   // by a name of its own (DNS rebinding).
@@ -131,7 +131,7 @@ class Server {
   void take_weights(std::shared_ptr<Exchange> exchange);
   void load_adapter(std::shared_ptr<Exchange> exchange);
   void unload_adapter(std::shared_ptr<Exchange> exchange);
-  // Of RL stacks (trainer_routes).
+  // Routes of RL stacks (trainer_routes).
   void generate_sglang(std::shared_ptr<Exchange> exchange);
   void generate_trl(std::shared_ptr<Exchange> exchange);
   void generate_vllm(std::shared_ptr<Exchange> exchange);
@@ -165,7 +165,7 @@ class Server {
   void name_weights(std::shared_ptr<Exchange> exchange);
   void call_workers(std::shared_ptr<Exchange> exchange);
   void refuse_transport(std::shared_ptr<Exchange> exchange);
-  // Of Ollama's clients.
+  // Routes of Ollama's clients.
   void ollama_answer(std::shared_ptr<Exchange> exchange);
   void ollama_tags(std::shared_ptr<Exchange> exchange);
   void ollama_ps(std::shared_ptr<Exchange> exchange);
@@ -193,7 +193,7 @@ class Server {
   StoredFile own_file(const HttpRequest& request, const std::string& id) const;
   Batch own_batch(const HttpRequest& request, const std::string& id) const;
   Batch new_batch(const HttpRequest& request) const;
-  // Of llama.cpp's, and of evaluations.
+  // Routes of llama.cpp's clients, and of evaluations.
   void props(std::shared_ptr<Exchange> exchange);
   void slots_in_use(std::shared_ptr<Exchange> exchange);
   void apply_template(std::shared_ptr<Exchange> exchange);
@@ -224,7 +224,7 @@ class Server {
   // reply is what `reply` makes.
   void take_version(std::shared_ptr<Exchange> exchange, const std::string& directory,
                     const std::string& version, std::function<json::Value()> reply);
-  // Of an update by vLLM's names: what its bodies ask for, on the serving thread.
+  // Does an update by vLLM's names, as its bodies ask for, on the serving thread.
   void update_with(std::shared_ptr<Exchange> exchange, const json::Value& body);
   void call_workers_with(std::shared_ptr<Exchange> exchange, const json::Value& call);
   // A body of safetensors; those of an update are one checkpoint.
@@ -256,7 +256,7 @@ class Server {
   void wake_so(std::shared_ptr<Exchange> exchange, const Wake& what);
   void note_asleep(const Sleep& what);
   void note_awake(const Wake& what);
-  // What waits is computed before the server ends.
+  // Computes what waits before the server ends.
   void wake_to_end();
   // Nothing is begun until go_on_generating; the exchange is answered when nothing is computed.
   void hold_answers(std::shared_ptr<Exchange> exchange, json::Value reply);
@@ -284,7 +284,7 @@ class Server {
               const WeightsLease& lease);
   void submit_written(std::shared_ptr<Exchange> exchange, std::shared_ptr<Admitted> admitted,
                       const WeightsLease& lease);
-  // What stands between an answer and a client that is still to come.
+  // The relay between an answer and a client that is still to come.
   static std::shared_ptr<Relay> waiting_relay(const Admitted& admitted);
   bool tell_background(Exchange& exchange, const Admitted& admitted,
                        const std::optional<Outcome>& outcome);
@@ -327,7 +327,7 @@ class Server {
   // there is none that ended well.
   std::optional<std::string> earlier_items(const std::string& owner, const std::string& path,
                                            const json::Value& body) const;
-  // What a later response can go on from, if one may.
+  // The items that a later response can go on from, if one may.
   std::optional<Said> said_by(const Admitted& admitted, const json::Value& body) const;
   void keep_output(const AnswerStream& stream);
   void forget_old_lines();
@@ -345,7 +345,8 @@ class Server {
   std::mutex noting_;                                                // guards what follows
   int64_t next_forgetting_ = 0;                                      // seconds
   std::set<std::string> warned_;
-  // Of the serving thread: who uses the weights, who wants to change them, who waits for that.
+  // State of the serving thread: who uses the weights, who wants to change them, who waits for
+  // that.
   struct Swap {
     std::shared_ptr<Exchange> exchange;
     std::function<json::Value()> change;  // on the worker; returns the reply's body
@@ -354,8 +355,8 @@ class Server {
   size_t leases_ = 0;
   std::optional<Swap> swap_;
   std::vector<std::function<void(WeightsLease)>> behind_swap_;
-  // Of RL stacks: nothing is begun, who waits until nothing is computed, what the weights are
-  // called, their digest when a checker was told to remember it, an update that has begun, the
+  // State of RL stacks: whether nothing is begun, who waits until nothing is computed, the name of
+  // the weights, their digest when a checker was told to remember it, an update that has begun, the
   // weights that came in bodies and are served.
   bool is_paused_ = false, keeps_answers_ = false;
   std::optional<Sleep> asleep_;  // and what the engine has given back

@@ -1,4 +1,4 @@
-// Who may ask, and whose an answer is.
+// Checks who may ask, and whose an answer is.
 #pragma once
 
 #include <string>
@@ -21,8 +21,8 @@ struct Keys {
   void check(Need need, const HttpRequest& request) const;
   // Whether the key that it shows is one of admins, where these have their own.
   bool is_admin(const HttpRequest& request) const;
-  // Whose answers the request asks for, as the journal has it: a digest of the key that it shows;
-  // empty where no key is needed.
+  // The owner of the answers that the request asks for, as the journal has it: a digest of the key
+  // that it shows; empty where no key is needed.
   std::string owner(const HttpRequest& request) const;
 };
 

@@ -1,11 +1,11 @@
 // Where answers are computed. Behind this interface stands an engine in this process
-// (inproc_backend.h) or in another one; the front does not know which. What crosses it is token
-// ids and plain data: no text, no tensor.
+// (inproc_backend.h) or in another one; the front does not know which. Only token ids and plain
+// data cross it: no text, no tensor.
 //
-// A request is the engine's (engine/request.h): one for each choice of an answer. A
-// backend that loses its engine starts it again and submits every unfinished request once more: the
-// same request gives the same tokens, so it drops what the sink already has (TokenOutput::index)
-// and goes on. The sink sees a pause and nothing else.
+// A request is the engine's (engine/request.h): one for each choice of an answer. A backend that
+// loses its engine starts it again and submits every unfinished request once more: the same request
+// gives the same tokens, so it drops what the sink already has (TokenOutput::index) and goes on.
+// The sink sees a pause and nothing else.
 #pragma once
 
 #include <cstdint>
@@ -18,7 +18,7 @@
 
 namespace invar::server {
 
-// What is known of the engine and its model; only `weights` changes, by take_weights.
+// Facts of the engine and its model; only `weights` changes, by take_weights.
 struct BackendFacts {
   std::string identity;         // of the arithmetic, e.g. "invar-1/portable/bf16/row8.8"
   Digest specification{};       // of what the model computes beside them (numerics 8)
@@ -35,21 +35,21 @@ struct BackendFacts {
   int32_t routed_layers = 0;     // layers with experts
 };
 
-// Numbers for /metrics. Counters grow from the start of the server on.
-// What is so at the moment has 32 bits, what counts up since the start 64.
+// Numbers for /metrics. Counters grow from the start of the server on. Values of the moment have 32
+// bits, counters 64.
 struct BackendStats {
   int32_t running = 0, waiting = 0;
   int32_t blocks = 0, free_blocks = 0;
   int64_t steps = 0, rows = 0, samples = 0, preemptions = 0;
   int64_t prompt_tokens = 0,
           cached_tokens = 0;  // of prompts that were begun; from the prefix cache
-  // Of speculation: trees of drafts, their nodes, drafts that were accepted, and of these those at
+  // Speculation: trees of drafts, their nodes, drafts that were accepted, and among these those at
   // the first, second ... position behind the known tokens.
   int64_t drafts = 0, draft_tokens = 0, accepted_tokens = 0;
   std::vector<int64_t> accepted_at;
 };
 
-// What one step of an engine computed, and what it made those wait who decode.
+// The work of one engine's step, and the wait that it meant for those who decode.
 struct StepRecord {
   int64_t end_ns = 0;          // when it was over, of the machine's steady clock
   int64_t ns = 0;              // it took
@@ -91,7 +91,7 @@ class BackendSink : public OutputSink {
   virtual void on_failure(const std::string& sentence) = 0;
 };
 
-// What every call says after BackendSink::on_failure.
+// Every call throws this after BackendSink::on_failure.
 class EngineFailed : public Error {
  public:
   using Error::Error;

@@ -26,7 +26,7 @@ class Batches {
   };
   // Requests that are asked at the same time, of all batches.
   static constexpr size_t kAtOnce = 16;
-  // Of the answers of one batch; those behind them are errors.
+  // Bytes of the answers of one batch; those behind them are errors.
   static constexpr int64_t kMostBytes = 512 << 20;
 
   Batches(BatchStore& store, Threads threads) : store_(store), threads_(std::move(threads)) {}

@@ -26,7 +26,7 @@ class BodyRoom {
   struct State;
 
  public:
-  // What one body holds; given back when it goes.
+  // The room that one body holds; given back when it goes.
   class Held {
    public:
     // `claim`: what it may hold at most; no more than there is counts.

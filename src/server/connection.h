@@ -46,7 +46,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
   void hold_head(size_t bytes);
   asio::awaitable<std::optional<HttpRequest>> read_request();
   asio::awaitable<bool> read_into(RequestParser& parser);
-  // What is to be known before more of a body is read.
+  // Checks that come before more of a body is read.
   asio::awaitable<void> begin_body(RequestParser& parser);
   // Room for what has come of the body and for what is read next.
   asio::awaitable<void> make_room(const RequestParser& parser);

@@ -1,5 +1,5 @@
-// What the server and its engine's process say to each other. Every reader trusts nothing and
-// throws Error for bytes that are no such message.
+// The messages between the server and its engine's process. Every reader trusts nothing and throws
+// Error for bytes that are no such message.
 #pragma once
 
 #include <string>
@@ -55,7 +55,7 @@ struct Hello {
   BackendStats stats;
 };
 
-// What became of a checkpoint, or of memory that was given back or taken.
+// The result of taking a checkpoint, or of giving memory back or taking it.
 struct Taken {
   Digest weights{};
   std::string error;  // a sentence: the weights are those of before

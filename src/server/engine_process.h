@@ -1,6 +1,6 @@
 // The engine in a process of its own, supervised: when that process dies, or gives no sign of life
-// for ten seconds, it is started again and computes every unfinished request once more. What was
-// computed before has to come again bit by bit; it is compared and not shown twice.
+// for ten seconds, it is started again and computes every unfinished request once more. Tokens that
+// were computed before have to come again bit by bit; they are compared and not shown twice.
 #pragma once
 
 #include <sys/types.h>
@@ -60,7 +60,7 @@ class EngineProcess final : public Backend {
   };
 
   void send(Message kind, const std::string& bytes);
-  // Of the kinds that are answered with Taken. Throws Error with what it says.
+  // Gives an order that is answered with Taken. Throws Error with what it says.
   Taken order(Message kind, const std::string& bytes);
   void supervise();
   void spawn();
@@ -98,7 +98,7 @@ class EngineProcess final : public Backend {
   int64_t restarts_ = 0;
   int deaths_without_progress_ = 0;
 
-  // Of the supervisor's thread alone.
+  // Used by the supervisor's thread alone.
   SharedMemory pulses_;
   std::optional<PulseWatch> watch_;
   std::shared_ptr<FrameSocket> receiving_;

@@ -22,10 +22,10 @@ struct ApiError {
 // invalid_type, invalid_value). Sentences name the field that they speak of; `body` says which
 // words are fields. Both are empty where the sentence is of none.
 ApiError refusal_of(std::string sentence, const json::Value& body);
-// Of a FieldError whose sentence names no field it is the error's.
+// The refusal of a request by an error. A FieldError whose sentence names no field has the error's.
 ApiError refusal_of(const Error& error, const json::Value& body);
 
-// What a request whose deadline has passed is told.
+// The message to a request whose deadline has passed.
 inline constexpr const char* kTooLate =
     "the answer was not ready in the time that the request gave";
 

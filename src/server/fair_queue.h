@@ -1,4 +1,4 @@
-// Tasks of several owners, of which none waits behind all that another one has given.
+// Tasks of several owners: no task waits behind all those of another owner.
 #pragma once
 
 #include <cstdint>

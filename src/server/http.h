@@ -20,7 +20,7 @@ struct HttpRequest {
   std::string method, path, query;  // the path is as sent, without the query
   Headers headers;                  // names in lower case
   std::string body;
-  // Whose answer it asks for, where the server asks itself; no client's request has it.
+  // The owner of the answer that the server itself asks for; no client's request has it.
   std::string asks_for = {};
 
   // The header's value, or nullptr.
@@ -85,8 +85,8 @@ struct HttpOptions {
   size_t max_connections = 4096;
   size_t max_header_bytes = 64 << 10;
   size_t max_body_bytes = 32 << 20;
-  // Of memory for all bodies beyond 64 KiB that are read or wait to be understood, twice the bytes
-  // that have come; more wait unread. A larger one is read alone.
+  // Memory for all bodies beyond 64 KiB that are read or wait to be understood, counted as twice
+  // the bytes that have come; more wait unread. A larger one is read alone.
   size_t max_bodies_bytes = 64 << 20;
   std::chrono::milliseconds header_timeout{10'000};  // from the first byte to the last
   std::chrono::milliseconds body_timeout{30'000};    // for each 64 KiB

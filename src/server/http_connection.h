@@ -12,7 +12,7 @@ namespace invar::server {
 
 class Connection;
 
-// What connections know of the server that they belong to.
+// Connections know this of the server that they belong to.
 struct ConnectionOwner {
   HttpOptions options;
   HttpServer::Gate gate;

@@ -1,4 +1,4 @@
-// What stands before the body of a reply.
+// The head of a reply, before its body.
 #pragma once
 
 #include <string>

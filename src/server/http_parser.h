@@ -27,7 +27,7 @@ class RequestParser {
   // bytes are cut into calls changes nothing but when a fault in an unfinished header is seen.
   bool put(std::string& in);
   bool has_header() const;
-  // Of the first line, once that came; else empty.
+  // The path of the first line, once that came; else empty.
   std::string path() const;
   // The request without its body, once it has its header.
   HttpRequest head() const;

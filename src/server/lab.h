@@ -1,6 +1,6 @@
-// --lab: who may ask may also change how answers are computed, to see what that changes. Policy,
-// chunk, drafter and ranks change no bit; the arithmetic "control" is the baseline that promises
-// nothing.
+// --lab: a client that may ask may also change how answers are computed, to see which bits that
+// changes. Policy, chunk, drafter and ranks change no bit; the arithmetic "control" is the baseline
+// that promises nothing.
 #pragma once
 
 #include <functional>
@@ -23,7 +23,7 @@ struct LabSettings {
   bool operator==(const LabSettings&) const = default;
 };
 
-// What there is to choose from.
+// The choices that a client has.
 struct LabChoices {
   std::vector<std::string> policies, arithmetics, drafters;
   std::vector<int32_t> ranks;

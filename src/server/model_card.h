@@ -1,4 +1,4 @@
-// What clients are shown of a model beside its names: nothing that an answer depends on.
+// Facts of a model that clients are shown beside its names: nothing that an answer depends on.
 #pragma once
 
 #include <cstdint>

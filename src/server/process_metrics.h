@@ -1,4 +1,4 @@
-// What Prometheus' clients say of their process.
+// The metrics of the process that Prometheus' clients report.
 #pragma once
 
 #include <string>

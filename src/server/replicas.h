@@ -32,7 +32,7 @@ class Replicas : public Backend {
   const std::vector<std::unique_ptr<Backend>>& replicas() const { return replicas_; }
 
  private:
-  // Of one replica: notices which requests are over and hands everything on.
+  // The sink of one replica: notices which requests are over and hands everything on.
   struct ForwardingSink final : BackendSink {
     ForwardingSink(Replicas& owner, BackendSink& sink, int32_t number)
         : owner(owner), sink(sink), number(number) {}

@@ -1,4 +1,4 @@
-// What stands at a path.
+// A route: the function that answers a method and a path.
 #pragma once
 
 #include <string>
@@ -41,7 +41,7 @@ struct Server::Route {
   Rest rest = Rest::none;
 
   bool matches(const std::string& asked) const { return path_matches(path, rest, asked); }
-  // Of trainer_routes: those under SGLang's names, and under vLLM's.
+  // The parts of trainer_routes: those under SGLang's names, and under vLLM's.
   static std::vector<Route> of_sglang(), of_vllm();
 };
 

@@ -1,4 +1,4 @@
-// What the engine's last steps computed, for whoever watches: GET /v1/engine/steps and /metrics.
+// A log of the engine's last steps, for GET /v1/engine/steps and /metrics.
 #pragma once
 
 #include <deque>
@@ -10,7 +10,7 @@
 
 namespace invar::server {
 
-// Of all steps since the start.
+// Sums over all steps since the start.
 struct StepTotals {
   int64_t decode_rows = 0, prompt_rows = 0, draft_rows = 0, accepted = 0;
   double device_idle_seconds = 0;  // of a GPU, between two steps

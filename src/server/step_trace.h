@@ -10,8 +10,8 @@
 
 namespace invar::server {
 
-// Safe from every thread. What is written so far can be opened while the server runs, since the
-// format allows a list without its end; the end comes with the server's.
+// Safe from every thread. The unfinished file can be opened while the server runs, since the format
+// allows a list without its end; the end comes with the server's.
 class StepTrace {
  public:
   // Throws Error when the file cannot be written.

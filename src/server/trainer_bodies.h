@@ -1,4 +1,4 @@
-// What the bodies of trainers' requests have in common.
+// Fields that the bodies of trainers' requests share.
 #pragma once
 
 #include <initializer_list>

@@ -12,12 +12,12 @@
 
 namespace invar::server {
 
-// Lives on the serving thread, as every exchange.
+// Lives on the serving thread, as every exchange does.
 class Translated final : public Exchange, public std::enable_shared_from_this<Translated> {
  public:
   using Back = std::function<json::Value(const json::Value& answer)>;
-  // What the client gets of a whole answer, and of an event of a stream; the second may be null,
-  // where none is asked for.
+  // The client's forms of a whole answer and of an event of a stream; the second may be null, where
+  // none is asked for.
   struct Forms {
     Back answer, event;
   };

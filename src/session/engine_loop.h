@@ -27,7 +27,7 @@ class FairMutex {
   uint64_t next_ = 0, served_ = 0;
 };
 
-// What became of a request: a token with its text, its end, or the vector that it asked for.
+// News of a request: a token with its text, its end, or the vector that it asked for.
 struct AnswerEvent {
   int64_t id = 0;
   std::optional<TokenOutput> token;
@@ -59,7 +59,7 @@ class EngineLoop final : private TextSink {
   int64_t add(Request request, Mailbox& mailbox);
   // Nothing more is heard of it; ids that are none of the mailbox's are ignored.
   void cancel(int64_t id, Mailbox& mailbox);
-  // What came since the last call; where nothing did, one step is computed first.
+  // The events since the last call; where there were none, one step is computed first.
   std::vector<AnswerEvent> next(Mailbox& mailbox);
   bool has_live(const Mailbox& mailbox);
   // The answers, or the vectors, to requests that need no token on the way. `on_step` is told after

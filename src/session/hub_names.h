@@ -24,7 +24,8 @@ std::string hub_folder(const std::string& repository);
 std::optional<std::string> hub_snapshot(const HubName& name);
 
 // Whether a GGUF file is the one that is meant: it has the name, or the quantisation in it, as
-// llama.cpp reads it; of one in parts the first. Of no file's name: any.
+// llama.cpp reads it; the first one of a model in parts. Any file is meant where no name is asked
+// for.
 bool is_meant(std::string_view gguf_file, std::string_view asked);
 
 // The path of a model by the word that names it: a name of the hub's is where its files lie, any

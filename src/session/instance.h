@@ -19,8 +19,8 @@ struct InstanceOptions {
   // Engines that share the weights; each has threads, blocks and a queue of its own. On the cpu; on
   // GPUs they are processes (src/server/replicas.h).
   int replicas = 1;
-  // What drafts instead of what `speculation` names, of each engine: for whoever measures or
-  // checks.
+  // Makes each engine's proposer in place of the one that `speculation` names, to measure or to
+  // check.
   std::function<std::unique_ptr<Proposer>(Model&)> proposer = {};
 };
 
@@ -42,7 +42,7 @@ class Instance {
   const std::shared_ptr<Model>& shared_model() const { return model_; }
   Engine& engine(size_t replica = 0) { return *engines_[replica]; }
   size_t replicas() const { return engines_.size(); }
-  // Of each engine; 0: its steps are computed by ranks or on a GPU.
+  // Threads of each engine; 0: its steps are computed by ranks or on a GPU.
   int threads() const;
 
  private:

@@ -1,4 +1,4 @@
-// What stands in a model's directory beside the weights: its tokenizer, its chat template, and the
+// The files of a model's directory beside the weights: its tokenizer, its chat template, and the
 // tokens that end an answer.
 #pragma once
 

@@ -31,11 +31,10 @@ const json::Array* receipts_alone(const json::Value& value);
 // anything else.
 ServedAnswer read_served_answer(const json::Value& value);
 
-// What receipts of one answer must have in common and how they must follow each other; empty, or
-// one sentence.
+// Checks that receipts of one answer agree and follow each other; empty, or one sentence.
 std::string fault_between(std::span<const Receipt> receipts);
 
-// What an answer's text is made with.
+// The tools that make an answer's text.
 struct AnswerTexts {
   const Tokenizer& tokenizer;
   const ChatTemplate* chat = nullptr;  // null: the model has none

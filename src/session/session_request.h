@@ -23,11 +23,12 @@ Generation shown(TextAnswer answer);
 // `so_far`, of an answer that may be cancelled, takes the event's token.
 void add_token(Generation& so_far, const AnswerEvent& event);
 
-// What the caller's tensor is. Throws unless it can stand for the one of that name that was loaded.
+// Describes the caller's tensor. Throws unless it can stand for the one of that name that was
+// loaded.
 TensorInfo checked_info(const Tensor& tensor, const TensorSource& loaded);
 // A copy of it, from the host's memory.
 UpdatedTensor copy_of(const Tensor& tensor, const TensorSource& loaded);
-// What `info` is in the checkpoint, without data.
+// The tensor of the checkpoint that `info` describes, without data.
 Tensor described(const std::string& name, const TensorInfo& info);
 
 }  // namespace invar

@@ -27,10 +27,10 @@ struct VerifyOptions {
   std::shared_ptr<const RequestAdapter> adapter = {};  // that the receipt's request had
 };
 
-// What receipts say of the texts that stand beside the weights, tokenizer and template: of a server
-// whose template is in `template_file` where one is named. The rest is empty.
+// The receipt's part on the texts beside the weights, tokenizer and template; the template is in
+// `template_file` where one is named. The rest is empty.
 ReceiptModel receipt_texts(const ModelOptions& options, const std::string& template_file = {});
-// What they say of the whole model, with the defaults of its generation_config.json. Reads all
+// The receipt's part on the whole model, with the defaults of its generation_config.json. Reads all
 // weights.
 ReceiptModel receipt_model(Model& model, const std::string& template_file = {});
 

@@ -54,7 +54,7 @@ class Adaptive final : public ForwardingProposer, public HiddenReader {
   int32_t last_length() const { return length_; }
   bool is_asleep() const { return is_asleep_; }
 
-  // What its estimates said that steps would take, and what they took.
+  // Its estimates of the times of steps, and the times themselves.
   struct Estimates {
     double predicted = 0, measured = 0;  // seconds, drafting included
     int64_t steps = 0;
@@ -74,7 +74,7 @@ class Adaptive final : public ForwardingProposer, public HiddenReader {
     // Nothing is to be expected for it.
     bool has_none() const;
   };
-  // Of one length for all sequences of a step.
+  // The worth of one length for all sequences of a step.
   struct Worth {
     int32_t length = 0;
     double tokens = 0, seconds = 0;
@@ -132,7 +132,7 @@ class Adaptive final : public ForwardingProposer, public HiddenReader {
   int32_t steps_without_ = 0;  // since a draft that was no trial
   std::vector<KeptRows> shown_;
 
-  // Of this step.
+  // This step.
   Step step_;
   std::vector<int32_t> lengths_;  // of each request
   std::vector<double> right_;     // [depth]: the share expected of a request like all others

@@ -1,4 +1,4 @@
-// What a user says about speculative decoding: vLLM's JSON of --speculative-config, checked.
+// A user's settings of speculative decoding: vLLM's JSON of --speculative-config, checked.
 #pragma once
 
 #include <cstdint>
@@ -38,11 +38,11 @@ struct SpeculativeConfig {
   double suffix_decoding_max_spec_factor = 1.0;          // of suffix
   int64_t suffix_decoding_corpus_tokens = int64_t{1} << 20;
   int32_t lookahead_window = 7, lookahead_ngram = 5, lookahead_guesses = 7;  // W, N, G
-  // Of drafters with a model: a draft ends where its likeliest token has less than this share.
+  // Drafters with a model end a draft where its likeliest token has less than this share.
   double draft_confidence = 0;
   int32_t exit_layer = 0;            // of early_exit: layers that draft; 0: half of them
   std::vector<int32_t> skip_layers;  // of swift: layers that do not draft; empty: searched
-  // Of eagle and eagle3: nodes of a level that are expanded (1: a chain), levels of such a tree.
+  // For eagle and eagle3: nodes of a level that are expanded (1: a chain), levels of such a tree.
   int32_t eagle_topk = 1, eagle_depth = 5;
 
   // Drafts are accepted by rejection (rejection.h) and not as the target's own samples.

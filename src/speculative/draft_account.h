@@ -1,10 +1,11 @@
-// What drafting may cost beside plain decoding, in seconds that are earned as steps go by.
+// An account of the time that drafting may cost beside plain decoding, in seconds that are earned
+// as steps go by.
 //
-// Two purses. Of the trial purse drafts are paid that are made to find something out. The balance
-// is what the drafts that were thought to pay have brought: where it is overdrawn they did not, and
-// there are none until the share of the time that both purses earn has paid the debt. So a drafter
-// costs that share of the time at most, and a few plain steps whenever what pays has changed,
-// whatever the estimates said.
+// There are two purses. The trial purse pays for drafts that are made to find something out. The
+// balance is what the drafts that were thought to pay have brought: where it is overdrawn they did
+// not, and there are none until the share of the time that both purses earn has paid the debt. So a
+// drafter costs that share of the time at most, and a few plain steps whenever what pays has
+// changed, whatever the estimates said.
 #pragma once
 
 #include <algorithm>
@@ -23,7 +24,7 @@ class DraftAccount {
     balance_ += kShare * seconds;
   }
   void pay_trial(double seconds) { trials_ -= seconds; }
-  // What drafts have brought, less what they cost.
+  // Books the seconds that drafts have brought, less those that they cost.
   void book(double seconds) { balance_ += seconds; }
   // After a step: `plain` is what one takes without drafts.
   void close_step(double plain) {

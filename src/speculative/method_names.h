@@ -1,4 +1,4 @@
-// What --speculative-config takes as its "method".
+// The names that --speculative-config takes as its "method".
 #pragma once
 
 #include <string>

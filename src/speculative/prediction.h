@@ -2,8 +2,8 @@
 // whatever was drafted and accepted on the way.
 //
 // The prediction is read along the answer: behind the longest end of the answer that occurs in it
-// (first occurrence), the next token is expected; before the answer has begun, its first one. What
-// is sampled and was expected is accepted. The same rule drafts (suffix_lookup.h).
+// (first occurrence), the next token is expected; before the answer has begun, its first one. A
+// sampled token that was expected is accepted. The same rule drafts (suffix_lookup.h).
 #pragma once
 
 #include <memory>

@@ -1,5 +1,5 @@
-// What a method of speculative decoding is: a way to propose. How drafts are verified, accepted and
-// kept is the engine's (engine/step.cc) and the same for all.
+// A method of speculative decoding is a way to propose. The engine verifies, accepts and keeps
+// drafts (engine/step.cc), the same way for all.
 //
 // A proposer may be wrong, slow or random: the answer's bits do not depend on it (numerics 6).
 #pragma once
@@ -32,21 +32,21 @@ struct DraftRequest {
   // nothing.
   std::string_view corpus = {};
   std::span<const int32_t> prediction = {};  // what the request says that the answer may be
-  // Of the target's blocks: those of the sequence, which have room for `most` tokens behind the
-  // known ones, and how many of its tokens have keys and values there.
+  // The sequence's blocks of the target, which have room for `most` tokens behind the known ones,
+  // and how many of its tokens have keys and values there.
   std::span<const int32_t> blocks = {};
   int32_t computed = 0;
 };
 
-// What a proposer that runs the target's first layers has computed of the rows that the step is to
-// compute: the last known token, which stands at `position`, and the first drafts of a chain.
+// The rows of a step that a proposer which runs the target's first layers has computed: the last
+// known token, which stands at `position`, and the first drafts of a chain.
 struct ComputedRows {
   int32_t position = 0;
   std::span<const float> hidden;  // [rows][the target's width], behind these layers
 };
 
-// What a step computed and kept of one sequence: rows of the batch, each one position after the one
-// before it, along known tokens and accepted drafts.
+// The rows of one sequence that a step computed and kept: rows of the batch, each one position
+// after the one before it, along known tokens and accepted drafts.
 struct KeptRows {
   int64_t id = 0;                   // of the request
   std::span<const int32_t> tokens;  // all known ones after the step
@@ -54,8 +54,8 @@ struct KeptRows {
   std::span<const int32_t> rows;    // indices into the batch
 };
 
-// What a proposer may do beside proposing; each is one of these (Proposer::hidden_reader and so
-// on).
+// The abilities of a proposer beside proposing; each is one of these (Proposer::hidden_reader and
+// so on).
 
 // Reads the target's hidden states.
 class HiddenReader {
@@ -79,8 +79,8 @@ class ArgmaxReader {
  public:
   virtual ~ArgmaxReader() = default;
 
-  // Of the tree proposed last: tokens[0] after the root, tokens[1 + i] after node i. A tree that
-  // was pruned on the way has fewer.
+  // The argmax in the tree proposed last: tokens[0] after the root, tokens[1 + i] after node i. A
+  // tree that was pruned on the way has fewer.
   virtual void observe_argmax(int64_t id, std::span<const int32_t> tokens) = 0;
 };
 
@@ -91,7 +91,8 @@ class LayerSharer {
   virtual ~LayerSharer() = default;
 
   virtual int32_t shared_layers() const = 0;
-  // What has the target's keys and values; before the first draft. It outlives the drafts.
+  // Takes the executor that has the target's keys and values; before the first draft. It outlives
+  // the drafts.
   virtual void share(const Executor& target) = 0;
   // For a request of the last round that has a draft. Gone with the next round.
   virtual ComputedRows computed_rows(int64_t id) const = 0;
@@ -116,7 +117,7 @@ class Proposer {
   // The target's workers have failed: keys and values that lay there are lost, of the target and of
   // drafts.
   virtual void recover() {}
-  // Of a tree with `proposed` nodes the first `accepted` levels of a path were kept.
+  // The first `accepted` levels of a path were kept of a tree with `proposed` nodes.
   virtual void observe(int64_t /*id*/, int32_t /*proposed*/, int32_t /*accepted*/) {}
   // A step that computed no prompt had so many rows and took this time; drafting not counted.
   virtual void observe_step(int64_t /*rows*/, double /*seconds*/) {}

@@ -1,4 +1,4 @@
-// What steps took lately on this machine, by their rows. A table, not a line: the first rows of a
+// Recent times of steps on this machine, by their rows. A table, not a line: the first rows of a
 // step share one reading of the weights and are almost free, later ones cost their products.
 #pragma once
 
@@ -13,7 +13,7 @@ class StepTimes {
   // Between measured numbers of rows on the line between them; above the last one the mean slope
   // goes on, with one point as if further rows were free. 0 without points.
   double at(int64_t rows) const;
-  // Of all steps added; 0: none.
+  // The most rows of all steps added; 0: none.
   int64_t most_rows() const { return most_rows_; }
 
  private:

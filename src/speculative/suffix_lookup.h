@@ -22,8 +22,8 @@ struct SuffixLookupOptions {
   double max_spec_factor = 1.0;
   int32_t min_match = 2;  // tokens of a match that is drafted from
   // Tokens of earlier answers that are kept, of all corpora together: requests name corpora, so
-  // that their number is not bounded. What is more goes with the corpus that was not used for
-  // longest, as a whole. 0: none.
+  // that their number is not bounded. Beyond it the corpus that was not used for longest goes as a
+  // whole. 0: none.
   int64_t corpus_tokens = 1 << 20;
 };
 

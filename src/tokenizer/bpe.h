@@ -54,13 +54,13 @@ class MergeTable {
 // Merges `symbols` in place until no neighbours have a merge. Takes n log n steps at worst.
 void merge_all(const MergeTable& table, std::vector<int32_t>& symbols);
 
-// What encodes a word. Strings are the bytes that tokens stand for.
+// The rules that encode a word. Strings are the bytes that tokens stand for.
 struct BpeRules {
   std::vector<std::pair<std::string, int32_t>> tokens;  // that words may become; no string twice
   std::vector<Merge> merges;
   bool by_bytes = true;        // words begin as their bytes; otherwise as their characters
   bool ignore_merges = false;  // a word that is a token is that token, whatever the merges say
-  // What becomes of a character that is no token: its bytes, else `unk_id`, else an error.
+  // A character that is no token becomes its bytes, else `unk_id`, else an error.
   std::vector<int32_t> byte_ids;  // empty, or 256 ids (-1 where there is none)
   int32_t unk_id = -1;
   bool fuse_unk = false;  // unknown characters in a row become one unk_id

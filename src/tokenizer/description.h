@@ -1,5 +1,5 @@
-// What a tokenizer's files say, whatever their format: the readers fill it, Tokenizer is built from
-// it.
+// The contents of a tokenizer's files, whatever their format: the readers fill it, Tokenizer is
+// built from it.
 #pragma once
 
 #include <cstdint>

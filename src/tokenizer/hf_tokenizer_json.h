@@ -14,8 +14,8 @@ namespace invar::tokenizer {
 Description read_tokenizer_json(std::string_view text, const std::string& file);
 
 // special_tokens_map.json or tokenizer_config.json: bos_token and eos_token, added_tokens_decoder,
-// and what decides whether begin-of-text is added. What the file names replaces what `description`
-// had; ids never change.
+// and the settings that decide whether begin-of-text is added. Settings in the file replace those
+// of `description`; ids never change.
 void read_tokenizer_config(std::string_view text, const std::string& file,
                            Description& description);
 

@@ -1,5 +1,5 @@
-// What is done to text before it is cut up: Unicode normal forms (ICU's, Unicode 15), literal
-// replacements, a prefix.
+// Changes text before it is cut up: Unicode normal forms (ICU's, Unicode 15), literal replacements,
+// a prefix.
 #pragma once
 
 #include <string>

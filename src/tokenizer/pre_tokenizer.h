@@ -15,7 +15,7 @@ struct Pieces {
   std::vector<Span> spans;
 };
 
-// What becomes of the matches of a pattern, after the names in tokenizer.json.
+// The treatment of a pattern's matches, by the names in tokenizer.json.
 enum class SplitBehavior { kRemoved, kIsolated, kMergedWithPrevious, kMergedWithNext, kContiguous };
 
 // Cuts every piece at the matches of a pattern, each piece seen as a text of its own.

@@ -31,7 +31,7 @@ class StringTable {
   static uint32_t hash_of(std::string_view key) {
     return static_cast<uint32_t>(std::hash<std::string_view>()(key));
   }
-  // Of the string, or of the empty slot where it would go.
+  // The place of the string, or of the empty slot where it would go.
   size_t place_of(std::string_view key, uint32_t hash) const {
     size_t at = hash & (slots_.size() - 1);
     while (slots_[at].key.data() && (slots_[at].hash != hash || slots_[at].key != key))

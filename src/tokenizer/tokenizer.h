@@ -57,7 +57,7 @@ class Tokenizer {
   static Tokenizer load(const std::string& directory);
   // The same from memory; `name` stands before the file names in errors.
   static Tokenizer from_texts(const TokenizerTexts& texts, const std::string& name);
-  // Of a directory without these files: ids have no text, and texts no ids.
+  // A tokenizer for a directory without these files: ids have no text, and texts no ids.
   static Tokenizer none(int32_t vocab, const std::string& directory);
   explicit Tokenizer(tokenizer::Description description);
   ~Tokenizer();
@@ -101,7 +101,7 @@ class Tokenizer {
   std::unique_ptr<const Parts> parts_;
 };
 
-// Turns ids into text one at a time. What comes out is UTF-8 at every moment: the bytes of an
+// Turns ids into text one at a time. The output is UTF-8 at every moment: the bytes of an
 // unfinished character wait for the rest of it. All pieces together are what Tokenizer::decode
 // gives.
 class StreamDecoder {

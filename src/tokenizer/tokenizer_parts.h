@@ -1,4 +1,4 @@
-// What Tokenizer is made of; shared by its two source files.
+// The parts of Tokenizer; shared by its two source files.
 #pragma once
 
 #include "tokenizer/description.h"

@@ -7,7 +7,7 @@
 
 namespace invar::utf8 {
 
-// What stands at the front of some bytes.
+// The character at the front of some bytes.
 struct Front {
   enum Kind { kCharacter, kBroken, kCutOff } kind;
   int length;  // in bytes

@@ -1,6 +1,6 @@
-// What a training run leaves on the disk. A directory of checkpoints holds "step-NNNNNN", each a
-// model directory of its own with the exact state beside it; one that is being written has another
-// name until it is whole.
+// The files of a training run. A directory of checkpoints holds "step-NNNNNN", each a model
+// directory of its own with the exact state beside it; one that is being written has another name
+// until it is whole.
 #pragma once
 
 #include <functional>

@@ -15,8 +15,8 @@ namespace invar {
 
 class GatheredWeights final : public WeightSupply {
  public:
-  // Of `decoder`, whose weights are `weights`, made to be loaded in turn. `rounded` are the rank's
-  // own. All but the spec must live as long.
+  // Gathers for `decoder`, whose weights are `weights`, made to be loaded in turn. `rounded` are
+  // the rank's own. All but the spec must live as long.
   GatheredWeights(Group& group, const ParameterLayout& layout, const OwnedTensors& owned,
                   const bf16_t* rounded, DecoderWeights& weights, TransposedWeights& transposed,
                   const TrainingKernels& kernels, Decoder& decoder);
@@ -56,7 +56,8 @@ class GatheredWeights final : public WeightSupply {
   DeviceArray<bf16_t> unit_;             // what was gathered last
   std::unique_ptr<UnitSource> stored_;   // it as the family stores it
   std::unique_ptr<TensorSource> other_;  // and as the decoder has it, where that differs
-  // What is there: the unit that was gathered, layers, embedding or head (their units), the norm.
+  // The units that are there: the one that was gathered, layers, embedding or head (their units),
+  // the norm.
   int gathered_ = kNone, layer_ = kNone, end_ = kNone, transposed_layer_ = kNone;
   bool has_norm_ = false, has_transposed_head_ = false;
 };

@@ -1,6 +1,6 @@
-// What a data-parallel rank owns: whole tensors, so that a sum over one stays one rank's. It alone
-// keeps their weights, the optimizer's state and, of a step, their gradients, in arrays in which
-// they lie one behind the other. ZeRO's third stage (Rajbhandari et al. 2020).
+// A data-parallel rank owns whole tensors, so that a sum over one stays one rank's. It alone keeps
+// their weights, the optimizer's state and a step's gradients, in arrays in which they lie one
+// behind the other. ZeRO's third stage (Rajbhandari et al. 2020).
 #pragma once
 
 #include <algorithm>

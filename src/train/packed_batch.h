@@ -10,7 +10,7 @@
 
 namespace invar {
 
-// Of a cache that packed rows are computed in.
+// The block size of the cache that packed rows are computed in.
 constexpr int kTrainingBlockSize = 64;
 // Blocks that `rows` packed rows of `context` positions need at most.
 int packed_blocks(int rows, int context);

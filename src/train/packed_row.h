@@ -1,4 +1,4 @@
-// What a trainer is fed: documents, and rows of one length that hold whole documents side by side.
+// The trainer's input: documents, and rows of one length that hold whole documents side by side.
 #pragma once
 
 #include <cstdint>

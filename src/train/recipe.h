@@ -35,8 +35,8 @@ struct Recipe {
   json::Value identity() const;
 };
 
-// What recipes of all kinds share: tables of a file, a directory relative to the
-// recipe's own, what shows in the weights.
+// Recipes of all kinds share these: tables of a file, a directory relative to the recipe's own,
+// settings that show in the weights.
 inline constexpr int64_t kMost = std::numeric_limits<int32_t>::max();  // where nothing else limits
 void read_training(TomlSection section, TrainerOptions& options);
 void read_optimizer(TomlSection section, OptimizerOptions& options);

@@ -23,7 +23,7 @@
 
 namespace invar {
 
-// What a batch's rows are to say: a token and what it counts.
+// The labels of a batch's rows: a token and its weight.
 struct Wanted {
   std::vector<int32_t> targets;
   std::vector<float> weights;
@@ -171,7 +171,7 @@ class Trainer::Replica {
   int waiting_ = 0;
   OperationTimes* times_ = nullptr;  // of the current step, or null
 
-  // Of the current batch.
+  // The current batch.
   Batch batch_;
   ForwardIo io_;
   std::vector<int32_t> given_experts_;  // of the rows that name them, as ForwardIo has them

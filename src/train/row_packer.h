@@ -10,7 +10,7 @@ namespace invar {
 
 // One more sequence of a row: each token is the target of the one before it.
 void append_sequence(PackedRow& row, const Document& document);
-// What is left of `context` positions as one more sequence, of `pad`.
+// Fills the rest of `context` positions with one more sequence, of `pad`.
 void fill_row(PackedRow& row, int context, int32_t pad);
 
 // An endless list of documents, the same at every reading.

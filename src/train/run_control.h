@@ -1,5 +1,5 @@
-// What every run of a recipe takes, whether it trains or learns by reinforcement: where it writes,
-// what it computes on, when it ends.
+// Settings that every run of a recipe takes, whether it trains or learns by reinforcement: where it
+// writes, what it computes on, when it ends.
 #pragma once
 
 #include <algorithm>
@@ -14,8 +14,8 @@ struct RunControl {
   std::string output;  // a directory: checkpoints, metrics, curves, at the end the model or adapter
   int threads = 0;     // of each rank; 0: one per core
   int ranks = 1;       // data-parallel, of the trainer
-  // Of several processes that train together: this one's rank. The first alone writes. null: ranks
-  // are threads of this process.
+  // This process's rank among several processes that train together. The first alone writes. null:
+  // ranks are threads of this process.
   class Group* group = nullptr;
   std::string device = "cpu";  // or cuda, cuda:N
   std::string instruction_set = "auto";

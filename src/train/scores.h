@@ -1,4 +1,4 @@
-// What log-probabilities need of the logits of a batch.
+// The sums over a batch's logits that log-probabilities need.
 #pragma once
 
 #include <memory>
@@ -16,7 +16,8 @@ struct Scores {
         log_sum(static_cast<size_t>(max_rows)),
         has_nan(std::make_unique<bool[]>(static_cast<size_t>(max_rows))) {}
 
-  // Of `count` rows of the decoder's vocabulary, which must stay where they are.
+  // Computes the scores of `count` rows of the decoder's vocabulary, which must stay where they
+  // are.
   void compute(Decoder& decoder, const float* rows_of_logits, int64_t count) {
     logits = rows_of_logits;
     rows = count;

@@ -1,5 +1,5 @@
-// What the ranks of a trainer keep between two steps, read as a whole: each has a part of it, in
-// this process or in one of its own.
+// The arrays that the ranks of a trainer keep between two steps, read as a whole: each has a part
+// of it, in this process or in one of its own.
 #pragma once
 
 #include <memory>

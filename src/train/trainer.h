@@ -75,7 +75,7 @@ struct StepReport {
   double seconds = 0;
 };
 
-// What the module that predicts one token further says of rows, over the tokens that are wanted.
+// The scores of the module that predicts one token further, over the tokens that are wanted.
 struct MtpScore {
   double loss = 0;     // sum of -log-probability
   int64_t count = 0;   // tokens
@@ -133,10 +133,10 @@ class Trainer {
   // REQUIRES: the model has such a module.
   MtpScore score_mtp(std::span<const PackedRow> rows);
 
-  // What the ranks keep; valid until the next step. Where they are processes it is read within
-  // read_together, by the first one.
-  // The weights that the forward computes with, under the decoder's names; w where the family
-  // stores that and the decoder has 1 + w. Those of an adapter stand under PEFT's names.
+  // The weights that the ranks keep; valid until the next step. Where they are processes it is read
+  // within read_together, by the first one. The weights that the forward computes with, under the
+  // decoder's names; w where the family stores that and the decoder has 1 + w. Those of an adapter
+  // stand under PEFT's names.
   const TensorSource& weights() const;
   // "first", "master" and "second": f32 in the layout's order.
   const TensorSource& state() const;

@@ -18,8 +18,8 @@ struct TrainingDevice {
   Operation<WidenParams> widen = nullptr;
 };
 
-// `name`: cpu, cuda or cuda:N; the instruction set is a CPU's. The order is portable or hopper. Of
-// several ranks each has a GPU of its own in turn, as far as there are. Throws UsageError and
+// `name`: cpu, cuda or cuda:N; the instruction set is a CPU's. The order is portable or hopper.
+// Several ranks have GPUs in turn, each one of its own as far as there are. Throws UsageError and
 // Error.
 TrainingDevice open_training_device(const std::string& name, const std::string& instruction_set,
                                     Order order, int rank, int ranks);

@@ -10,7 +10,7 @@
 
 namespace invar {
 
-// What a TensorSource has no type for: numbers of I64, one vector.
+// A tensor of a type that TensorSource does not have: numbers of I64, one vector.
 struct IntegerTensor {
   std::string name;
   std::vector<int64_t> values;
@@ -21,7 +21,8 @@ struct CheckpointOptions {
   int64_t max_shard_bytes = int64_t{5} << 30;
   // Called on the calling thread after every tensor with the bytes written and the bytes in all.
   std::function<void(int64_t, int64_t)> progress = {};
-  // What numbers of a byte are called: integers, DType::i8, or others that a source gives as such.
+  // The name of the type of numbers of a byte: integers, DType::i8, or others that a source gives
+  // as such.
   const char* byte_type = "I8";
   // Written in front of the source's tensors, into the first shard.
   std::vector<IntegerTensor> integers = {};

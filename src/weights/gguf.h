@@ -30,7 +30,7 @@ struct GgmlType {
   // Bytes of its scales, the last ones, that only the type here has: zeros.
   int padding = 0;
 
-  // Of whole blocks.
+  // Bytes of so many elements: whole blocks.
   int64_t bytes(int64_t elements) const;
 };
 // Null for a number that no type had.

@@ -1,6 +1,6 @@
-// What a GGUF file's metadata says of experts, as the keys of a config.json: a function for each
-// architecture that has them. Whether the weights of those that are chosen are made to sum to 1 no
-// key says: it follows from the architecture.
+// Reads a GGUF file's metadata of experts as the keys of a config.json: a function for each
+// architecture that has them. No key says whether the weights of the chosen ones are made to sum to
+// 1: that follows from the architecture.
 #pragma once
 
 #include "weights/gguf_keys.h"
@@ -24,8 +24,8 @@ void add_glm_experts(const GgufKeys& in, json::Value& config);
 // With its latents.
 void add_deepseek(const GgufKeys& in, json::Value& config);
 
-// Of two families of one architecture: llama with experts is Mixtral; deepseek2 whose routers are
-// no sigmoids is the second version and not the third.
+// Whether the file is of the second one of two families of one architecture: llama with experts is
+// Mixtral; deepseek2 whose routers are no sigmoids is the second version and not the third.
 bool gguf_is_second(const GgufKeys& in);
 
 }  // namespace invar

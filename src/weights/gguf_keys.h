@@ -27,7 +27,7 @@ class GgufKeys {
   // Keys of the architecture that nobody has asked for.
   std::vector<std::string> others() const;
 
-  // Of all layers, where a list has one for each.
+  // The number of all layers, where a list has one for each.
   int64_t integer(std::string_view name) const;
   std::optional<int64_t> find_integer(std::string_view name) const;
   // One for each layer, whether the file has a list or one number for all.

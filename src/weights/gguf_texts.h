@@ -1,4 +1,4 @@
-// What a Hugging Face directory of a GGUF file's model would hold beside the weights.
+// The texts that a Hugging Face directory of a GGUF file's model would hold beside the weights.
 #pragma once
 
 #include <string>
@@ -12,8 +12,8 @@ namespace invar {
 // config.json. Throws Error for an architecture that is not known, and for metadata that is missing
 // or that no family can have.
 json::Value gguf_config(const GgufFile& file);
-// What GGUF files call the architecture of a config.json's model_type. Throws Error where they have
-// no name for it that is read here; `where` begins the sentence.
+// The name that GGUF files have for the architecture of a config.json's model_type. Throws Error
+// where they have none that is read here; `where` begins the sentence.
 std::string gguf_architecture(std::string_view model_type, std::string_view where);
 // generation_config.json: the tokens that end an answer.
 json::Value gguf_generation_config(const GgufFile& file);

@@ -1,6 +1,6 @@
 // Checkpoints whose matrices are stored as integers for products of integers: compressed-tensors'
-// W8A8, an integer of 8 bits for each weight and a scale for each output. What activations become
-// is numerics 2.1.
+// W8A8, an integer of 8 bits for each weight and a scale for each output. numerics 2.1 says how
+// activations are quantised.
 #pragma once
 
 #include <memory>

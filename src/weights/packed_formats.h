@@ -15,7 +15,7 @@
 
 namespace invar {
 
-// What a config.json's quantization_config says of them.
+// The quantization_config of a config.json for such checkpoints.
 struct PackedFormat {
   enum class Kind {
     fp8,      // e4m3 in `weight`
@@ -77,7 +77,7 @@ class PackedMatrix {
   bool has_zeros_ = false, has_order_ = false;
   int64_t groups_ = 1;
 
-  // Of nf4: what codes stand for, and the scales, f32.
+  // Reads nf4: the values of codes, and the scales, f32.
   void read_nf4(const TensorSource& source, const RawTensors& raw, const std::string& module);
   void nf4_row(int64_t row, int64_t first, int64_t count, float* out) const;
   std::vector<float> table_, factors_;

@@ -14,7 +14,7 @@ namespace invar {
 
 constexpr int64_t kMostAdapterRank = 256;
 
-// What stands beside one matrix of the model: s B A.
+// The product beside one matrix of the model: s B A.
 struct AdapterModule {
   std::string name;  // of the module whose weight the matrix is: "model.layers.0.self_attn.q_proj"
   int64_t inputs = 0, outputs = 0, rank = 0;

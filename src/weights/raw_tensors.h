@@ -14,7 +14,7 @@ struct RawTensor {
   std::vector<std::byte> bytes;  // none where they are not asked for
 };
 
-// What a source of files is, too (open_checkpoint).
+// Gives tensors of files as they are stored; a source of files may be one, too (open_checkpoint).
 class RawTensors {
  public:
   virtual ~RawTensors() = default;

@@ -18,7 +18,8 @@ struct TensorInfo {
   std::vector<int64_t> shape;  // outermost first; empty for a single number
 
   int64_t elements() const;
-  // Of one row: all that has one index of the first dimension. A vector has rows of one element.
+  // Elements of one row: all that has one index of the first dimension. A vector has rows of one
+  // element.
   int64_t row_elements() const;
 
   bool operator==(const TensorInfo&) const = default;
@@ -35,18 +36,18 @@ class TensorSource {
   virtual const TensorInfo& info(std::string_view name) const = 0;
 
   // Elements [first, first + count) in row-major order, whole blocks. `as` is the tensor's own type
-  // (as stored) or f32, both exact, or bf16, to which f16 and f32 are rounded (f32_to_bf16). What
-  // is stored in blocks stands for bf16 (numerics 0.1). `out` needs no alignment. Safe from several
-  // threads. Throws Error when a file cannot be read, for instance since it has become shorter.
+  // (as stored) or f32, both exact, or bf16, to which f16 and f32 are rounded (f32_to_bf16). Blocks
+  // stand for bf16 (numerics 0.1). `out` needs no alignment. Safe from several threads. Throws
+  // Error when a file cannot be read, for instance since it has become shorter.
   virtual void read(std::string_view name, int64_t first, int64_t count, DType as,
                     void* out) const = 0;
   void read_rows(std::string_view name, int64_t first_row, int64_t rows, DType as, void* out) const;
 
-  // Of a matrix of i8 the scale of each row. Throws Error where the source has none: integers alone
+  // The scale of each row of a matrix of i8. Throws Error where the source has none: integers alone
   // stand for nothing.
   virtual void read_row_scales(std::string_view name, int64_t first_row, int64_t rows,
                                float* out) const;
-  // Of a source over weights that are in use: whether these have the tensor already, so that
+  // For a source over weights that are in use: whether these have the tensor already, so that
   // nothing is read or written of it.
   virtual bool stays(std::string_view) const { return false; }
   // The tensor's elements in the memory of the GPU that takes them; null: it is read.
@@ -72,7 +73,7 @@ int64_t first_non_finite(const void* data, DType type, int64_t count);
 // Throws Error naming the tensor and the place of its first NaN or infinity, if it has one. Reads
 // the whole tensor.
 void check_finite(const TensorSource& source, std::string_view name, ThreadPool& pool);
-// What check_finite throws, for callers that look at values while packing them.
+// Throws the error of check_finite, for callers that look at values while packing them.
 [[noreturn]] void fail_non_finite(const TensorSource& source, std::string_view name, int64_t index);
 
 }  // namespace invar

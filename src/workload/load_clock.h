@@ -1,4 +1,4 @@
-// What a load's seconds are.
+// The clock of a load: the wall's, or one of processor time.
 #pragma once
 
 #include <memory>

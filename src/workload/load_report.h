@@ -1,4 +1,4 @@
-// What came of a load, for people and for machines.
+// The report of a load, for people and for machines.
 #pragma once
 
 #include <optional>

@@ -12,7 +12,7 @@
 
 namespace invar {
 
-// What answers a load. Requests are known by their index.
+// A server that answers a load. Requests are known by their index.
 class LoadServer {
  public:
   virtual ~LoadServer() = default;
@@ -73,7 +73,7 @@ struct Percentiles {
 };
 Percentiles percentiles_of(const std::vector<double>& values);
 
-// What a run comes to. Seconds, unless a name says otherwise.
+// The summary of a run. Seconds, unless a name says otherwise.
 struct LoadSummary {
   Percentiles ttft;              // arrival to first token
   Percentiles tbt;               // between tokens
@@ -83,8 +83,8 @@ struct LoadSummary {
   // Batch composition, means over steps.
   double prompt_rows = 0, decode_rows = 0, running = 0, waiting = 0;
   double mixed_share = 0;  // of steps: prompts and decodes together
-  // Of the seconds: a GPU, or the last stage of a pipeline, waited while there was work (the
-  // bubbles).
+  // The share of the seconds in which a GPU, or the last stage of a pipeline, waited while there
+  // was work (the bubbles).
   double idle_share = 0;
   int64_t steps = 0, preempted = 0;
   double prompt_step = 0, decode_step = 0;  // mean duration of steps with and without prompt rows
@@ -92,7 +92,7 @@ struct LoadSummary {
   double longest_gap = 0;
   double arrivals = 0;  // first arrival to last
   double answer = 0;    // mean, arrival to last token
-  // Of the rows that requests bring, the share that is left over (least squares over the arrivals).
+  // The share of the rows that requests bring that is left over (least squares over the arrivals).
   // A delay need not show it: short prompts may overtake, and answers become slower first.
   double backlog_growth = 0;
 

@@ -1,5 +1,5 @@
-// What a load is: when requests come, how long they are, which policies answer them, how fast an
-// answer has to be.
+// A load: when requests come, how long they are, which policies answer them, how fast an answer has
+// to be.
 #pragma once
 
 #include <cstdint>
@@ -38,7 +38,7 @@ struct TraceSpec {
   double busiest = 0;       // seconds: only the window of that length with most requests; 0: all
 };
 
-// What "under control" means.
+// The limits of a load that is "under control".
 struct LatencyLimits {
   double scheduling_delay_p50 = 2;  // seconds
   double tbt_p99 = 0.2;

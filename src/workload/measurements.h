@@ -1,4 +1,4 @@
-// What was measured on a machine for its cost model, as a file: a later run needs neither the
+// The measurements on a machine for its cost model, as a file: a later run needs neither the
 // machine nor the minutes that it took.
 #pragma once
 
@@ -19,8 +19,8 @@ struct Measurements {
   int decode_sequences = 0, decode_context = 0;
   double decode_seconds = 0;
   std::vector<MeasuredStep> steps;
-  // Loads that were answered on the clock, to check the cost model by. Of what they came to only
-  // that is known which a check compares.
+  // Loads that were answered on the clock, to check the cost model by. Only the results that a
+  // check compares are kept.
   struct Run {
     std::string load, policy;
     int budget = 0, requests = 0;
@@ -29,7 +29,7 @@ struct Measurements {
   };
   std::vector<Run> runs;
 
-  // Of every run of a load by `policy` with `budget` rows.
+  // Every run of a load by `policy` with `budget` rows.
   std::vector<Run> runs_of(const std::string& load, const std::string& policy, int budget) const;
 };
 

@@ -1,5 +1,5 @@
-// What a load's run measured, as files for other programs: CSV with the names of Sarathi-Serve's
-// metrics store (Agrawal et al., OSDI 2024), and plots.
+// The measurements of a load's run as files for other programs: CSV with the names of
+// Sarathi-Serve's metrics store (Agrawal et al., OSDI 2024), and plots.
 #pragma once
 
 #include <string>

@@ -15,7 +15,7 @@ struct LoadRequest {
 };
 
 // `count` requests, ascending by arrival, `rate` of them per second: at another rate the same
-// requests come closer together. Of a trace that says when they came, `rate` 0 keeps its times.
+// requests come closer together. `rate` 0 keeps the times of a trace that says when they came.
 // Throws Error when the trace cannot be read or is too short.
 std::vector<LoadRequest> make_requests(const LoadSpec& spec, int count, double rate);
 

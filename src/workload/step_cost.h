@@ -1,4 +1,4 @@
-// What a step costs on this machine, fitted to steps that were measured, so that a load can be
+// The cost of a step on this machine, fitted to steps that were measured, so that a load can be
 // tried without computing it.
 #pragma once
 
@@ -39,7 +39,7 @@ struct StepCost {
 // Throws Error where there are no steps.
 StepCost fit_step_cost(std::span<const MeasuredStep> steps);
 
-// A clock that every step moves by what it costs, and nothing else does.
+// A clock that only steps move, each by its cost.
 std::unique_ptr<LoadClock> make_model_clock(const StepCost& cost);
 
 }  // namespace invar

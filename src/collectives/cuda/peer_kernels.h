@@ -1,4 +1,4 @@
-// What ranks on GPUs compute together, by kernels that read and write each other's memory.
+// Operations of ranks on GPUs, by kernels that read and write each other's memory.
 #pragma once
 
 #include <cstddef>

@@ -32,7 +32,7 @@ class PeerMemory {
   bool has_given_up() const;
 
  private:
-  // What the others are told of this rank.
+  // The facts that the others are told of this rank.
   struct Card {
     int32_t process, gpu;  // the GPU's number in that process
     std::array<char, 16> gpu_id;

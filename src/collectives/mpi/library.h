@@ -7,14 +7,15 @@
 
 namespace invar::mpi {
 
-// What mpirun, or srun --mpi=pmix, says in the environment; one process where there is neither.
+// Ranks and places that mpirun, or srun --mpi=pmix, says in the environment; one process where
+// there is neither.
 struct Launch {
   int rank = 0, size = 1;
   int local_rank = 0, local_size = 1;  // on this host
 };
 Launch launch();
 
-// What a message is about: messages of one pair and tag keep their order.
+// The subject of a message: messages of one pair and tag keep their order.
 enum class Tag { order = 1, answer, end_model, end_job, group, stage };
 
 struct Incoming {

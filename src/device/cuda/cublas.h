@@ -1,4 +1,4 @@
-// cuBLAS, opened while the program runs: not a dependency. What it computes has no order that this
+// cuBLAS, opened while the program runs: not a dependency. Its results have no order that this
 // project defines: it is for the baseline and for comparing speeds.
 #pragma once
 

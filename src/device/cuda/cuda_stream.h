@@ -50,7 +50,7 @@ class CudaStream final : public Stream {
   bool is_own_ = true;
 };
 
-// What kernels are launched on: `kernel<<<blocks, threads, shared, stream_of(on)>>>(...)`.
+// The stream to launch a kernel on: `kernel<<<blocks, threads, shared, stream_of(on)>>>(...)`.
 cudaStream_t stream_of(const Execution& on);
 
 }  // namespace invar

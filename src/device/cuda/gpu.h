@@ -1,4 +1,4 @@
-// What all streams and kernels of one GPU share; its device owns it.
+// Everything that all streams and kernels of one GPU share; its device owns it.
 #pragma once
 
 #include <memory>

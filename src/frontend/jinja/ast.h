@@ -70,7 +70,7 @@ struct Expr {
   CallArguments arguments;
 };
 
-// What is assigned to: a name, a member of a namespace, or several targets.
+// The target of an assignment: a name, a member of a namespace, or several targets.
 struct Target {
   std::string name, member;     // member: of a namespace
   std::vector<Target> several;  // then name is empty

@@ -1,4 +1,4 @@
-// What expressions do with values: operators, members, filters, tests, under a budget.
+// Operations of expressions on values: operators, members, filters, tests, under a budget.
 #pragma once
 
 #include <algorithm>

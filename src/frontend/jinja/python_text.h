@@ -1,4 +1,4 @@
-// What Python's str does, on UTF-8 text: counted, cut and searched by code points.
+// The methods of Python's str on UTF-8 text: counted, cut and searched by code points.
 #pragma once
 
 #include <cstdint>

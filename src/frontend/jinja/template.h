@@ -30,7 +30,7 @@ using Variables = std::vector<std::pair<std::string, Value>>;
 
 struct RenderOptions {
   Limits limits;
-  // What strftime_now formats; without it the function is an error.
+  // The time that strftime_now formats; without it the function is an error.
   std::function<std::tm()> clock;
 };
 

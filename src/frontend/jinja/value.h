@@ -19,7 +19,7 @@
 
 namespace invar::jinja {
 
-// What goes wrong while a template runs. The evaluator adds the line of the innermost expression.
+// A fault while a template runs. The evaluator adds the line of the innermost expression.
 struct Fault : std::runtime_error {
   using std::runtime_error::runtime_error;
   int line = 0;
@@ -57,7 +57,7 @@ struct Callable {
   std::string name;
   std::function<Value(const Arguments&)> call;
 };
-// What `loop` is in the body of a for.
+// The variable `loop` in the body of a for.
 struct Loop {
   std::shared_ptr<const Items> items;
   size_t index0 = 0;

@@ -1,12 +1,12 @@
 // Matrix products on AMX, of floats in order `portable` and of integers. Included after
 // amx_strip_inl.h, a vec16 header, vec16_math.h and product_end_inl.h.
 //
-// A strip of 32 rows meets a pair of panels: four chains, and four loads for four products. What
-// bounds a product is how fast its operands come from L2 and through L1, so the weights of a pair
-// stay in L1 while all strips pass, which are loaded past it, and what does not fit there is cut:
-// a long run into chunks, between which its chains wait in L2 (bench/kernels/bench_amx.cc).
-// What follows a run (the tree, biases, gates, the output) is done a few rows at a time between the
-// products of the next run. It also keeps the vector unit awake (stay_awake).
+// A strip of 32 rows meets a pair of panels: four chains, and four loads for four products. The
+// speed at which operands come from L2 and through L1 bounds a product. So the weights of a pair
+// stay in L1 while all strips pass, which are loaded past it. A run that is too long for L1 is cut
+// into chunks, between which its chains wait in L2 (bench/kernels/bench_amx.cc). The end of a run
+// (the tree, biases, gates, the output) is computed a few rows at a time between the products of
+// the next run. It also keeps the vector unit awake (stay_awake).
 //
 // A step is one product of tiles, 64 bytes of each row. A kind says what it is:
 //   kStepLeaves                leaves that it takes; a run's last one may be half as long

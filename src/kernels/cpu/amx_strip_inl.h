@@ -1,7 +1,7 @@
-// What all matrix products on AMX have in common: a strip of up to two tiles of rows meets up to
-// two panels, leaf by leaf. Registers 0 to 3 hold chains, those of row tile t and panel p in
-// 2 t + p; 4 and 5 hold the rows, 6 and 7 the panels. Which leaves meet when, what is fetched
-// meanwhile and what becomes of the chains is each product's own.
+// All matrix products on AMX share this: a strip of up to two tiles of rows meets up to two panels,
+// leaf by leaf. Registers 0 to 3 hold chains, those of row tile t and panel p in 2 t + p; 4 and 5
+// hold the rows, 6 and 7 the panels. Each product decides for itself which leaves meet when, what
+// is fetched meanwhile and where the chains go.
 #pragma once
 
 #include <cstdint>

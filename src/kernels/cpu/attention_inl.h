@@ -1,6 +1,6 @@
 // Attention of one tile, numerics 4, over Vec16. Included after a vec16 header and vec16_math.h.
 //
-// What an instruction set adds is `Products`, the two matrix products of a split:
+// An instruction set adds `Products`, the two matrix products of a split:
 //   Products(tile)                     takes the queries
 //   scores(split, d)                   d[query][slot] for the leaves of the split
 //   store_weights(query, slot, p)     takes 16 weights, to be rounded to the type of the values
@@ -209,7 +209,7 @@ inline void attend_split(const AttentionTile& tile, const Split& split, bool is_
   }
 }
 
-// What is left when all splits are merged.
+// Writes the output when all splits are merged.
 inline void write_outputs(const AttentionTile& tile, Merged& state) {
   const int e = tile.head_dim, width = round_up_to(e, 16);
   for (int i = 0; i < tile.queries; ++i)

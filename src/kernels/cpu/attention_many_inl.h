@@ -220,7 +220,7 @@ class ManyQueries {
     }
   }
 
-  // Step 4 but for the values. What no query sees changes nothing.
+  // Step 4 but for the values. A slot that no query sees changes nothing.
   void merge_sums(const Item& item) {
     if (item.is_first) state_.clear_sums();
     for (int i = 0; i < kMaxTileQueries; i += 16) {
@@ -246,7 +246,8 @@ class ManyQueries {
     configure(queries);
     int step = 0;
     for (int panel = 0; panel < panels_; panel += 2) {
-      // The second of two panels; with an odd number the last one again, for nobody.
+      // The second of two panels. With an odd number of panels the last one stands in for it, and
+      // its result is dropped.
       const int64_t at = panel * kPanelLeaf, other = smaller(panel + 1, panels_ - 1) * kPanelLeaf;
       begin_chains();
       for (int k = 0; k < item.leaves(); ++k, ++step) {
@@ -267,7 +268,8 @@ class ManyQueries {
     if (then) join_maxima(*then);
   }
 
-  // What panels `panel` and the next, if there is one, give to the queries [begin, end).
+  // Merges the values of panels `panel` and the next, if there is one, into the queries [begin,
+  // end).
   void merge(const Item& item, int panel, int begin, int end) {
     const bool both = panel + 1 < panels_;
     const Vec16 zero = splat(0.0f);

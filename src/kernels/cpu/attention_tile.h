@@ -24,7 +24,7 @@ struct AttentionTile {
   const int32_t* table;
   int32_t block_size;
   int32_t head_dim;  // E
-  // Of the head in block 0, in words of 16 bits: bf16, or two to an f32.
+  // Keys of the head in block 0, in words of 16 bits: bf16, or two to an f32.
   const uint16_t* keys;
   const uint16_t* values;
   int64_t key_block_stride;  // words from block to block
@@ -54,7 +54,7 @@ void attend_amx(const TileSource& tiles);
 // The same in the order `pair`.
 void attend_pair_avx2(const TileSource& tiles);
 void attend_pair_avx512(const TileSource& tiles);
-// Of f32 queries, keys and values, kVectorTileQueries at most.
+// Attention of f32 queries, keys and values, kVectorTileQueries at most.
 void attend_f32_avx2(const TileSource& tiles);
 void attend_f32_avx512(const TileSource& tiles);
 

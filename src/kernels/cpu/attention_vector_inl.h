@@ -15,7 +15,7 @@ struct PanelLeaf {
   const Element* ahead;
 };
 
-// Of a pair of inner elements the 16 columns of each.
+// The 16 columns of each of a pair of inner elements.
 struct Pair {
   Vec16 even, odd;
 };

@@ -1,5 +1,5 @@
-// The backward for the table of kernels: which rows, which columns, which heads. What happens
-// inside is one of the sets' BackwardRows; the products of attention are one of the sets' matrix
+// The backward for the table of kernels: which rows, which columns, which heads. The work inside
+// them is one of the sets' BackwardRows; the products of attention are one of the sets' matrix
 // products.
 #pragma once
 

@@ -1,4 +1,4 @@
-// What one instruction set provides for the backward: functions over single rows, heads and runs of
+// The functions of one instruction set for the backward, over single rows, heads and runs of
 // columns, as plain data because files for wide instruction sets include no other header.
 // backward.cc and attention_backward.cc have the loops around them; numerics 9 the sequences.
 #pragma once

@@ -1,4 +1,4 @@
-// What stands in a panel's blocks: integers and scales of 16 outputs (numerics 0.1, 2.3) on the
+// The contents of a panel's blocks: integers and scales of 16 outputs (numerics 0.1, 2.3) on the
 // vector sets. Included after a vec16 header.
 //
 // A panel's block holds words of four bytes, in turn of the even and of the odd elements of four
@@ -22,9 +22,9 @@ class BlockBytes {
 
   // Bytes 8i .. 8i + 7 of the values of outputs 8h .. 8h + 7.
   Bits16 fours(int i, int h) const { return load_bits(fours_ + i * 128 + h * 64); }
-  // What stands before them: a word of each output.
+  // The word before them, one for each output.
   Bits16 lead() const { return load_bits(values_); }
-  // Of each output's scales, which are whole words of 4 bytes, or of 2.
+  // Scales of each output, which are whole words of 4 bytes, or of 2.
   Bits16 scales_4(int i) const { return load_bits(scales_ + i * 64); }
   Bits16 scales_2(int i) const { return load_u16(words(i)); }
   Vec16 f16_scales(int i) const { return load_f16(words(i)); }
@@ -47,7 +47,7 @@ template <int kBits>
 inline Bits16 low_bits(Bits16 x) {
   return x & splat_bits((1u << kBits) - 1);
 }
-// Of each of the four bytes.
+// Bits of each of the four bytes.
 template <int kBits>
 inline Bits16 low_bits_of_bytes(Bits16 x) {
   return x & splat_bits(((1u << kBits) - 1) * 0x01010101u);
@@ -59,7 +59,7 @@ inline Vec16 from_signed(Bits16 byte) {
 
 // ---- Scales
 
-// Of q4_k and q5_k: 8 scales and minima of 6 bits in 12 bytes.
+// For q4_k and q5_k: 8 scales and minima of 6 bits in 12 bytes.
 [[gnu::always_inline]] inline Bits16 scale_bits_of_8(const BlockBytes& block, int part) {
   const int shift = part % 4 * 8;
   if (part < 4) return low_bits<6>(block.scales_4(1) >> shift);
@@ -78,7 +78,7 @@ inline Vec16 from_signed(Bits16 byte) {
 [[gnu::always_inline]] inline Vec16 minimum_of_8(const BlockBytes& block, int part) {
   return from_f16(block.scales_4(0) >> 16) * from_integer(minimum_bits_of_8(block, part));
 }
-// Of q6_k: 16 signed bytes.
+// For q6_k: 16 signed bytes.
 [[gnu::always_inline]] inline Vec16 signed_of_16(const BlockBytes& block, int64_t i) {
   const Bits16 both = block.scales_2(static_cast<int>(i / 2));
   return from_signed(both >> static_cast<int>(i % 2 * 8));
@@ -86,7 +86,7 @@ inline Vec16 from_signed(Bits16 byte) {
 [[gnu::always_inline]] inline Vec16 signed_scale_of_16(const BlockBytes& block, int64_t i) {
   return block.f16_scales(8) * signed_of_16(block, i);
 }
-// Of q2_k: 16 bytes of a scale and a minimum.
+// For q2_k: 16 bytes of a scale and a minimum.
 [[gnu::always_inline]] inline Vec16 low_of_16(const BlockBytes& block, int64_t i) {
   return from_integer(low_bits<4>(block.scale_byte(static_cast<int>(i))));
 }
@@ -99,7 +99,7 @@ inline Vec16 from_signed(Bits16 byte) {
 [[gnu::always_inline]] inline Vec16 plus_of_16(const BlockBytes& block, int64_t i) {
   return from_f16(block.scales_4(4) >> 16) * (splat(0) - high_of_16(block, i));
 }
-// Of q3_k: 16 scales of 6 bits.
+// For q3_k: 16 scales of 6 bits.
 [[gnu::always_inline]] inline Vec16 six_bits_of_16(const BlockBytes& block, int64_t which) {
   const int i = static_cast<int>(which);
   const auto byte = [&](int b) { return block.scales_2(b / 2) >> b % 2 * 8; };

@@ -8,13 +8,13 @@ namespace invar::cpu {
 
 namespace {
 
-// What weights stand too high by.
+// The number by which weights are stored too high.
 template <typename Parts>
 constexpr int unsigned_zero() {
   return Parts::kBits == 8 ? 128 : Parts::kZero;
 }
 
-// Of columns 8i .. 8i + 7 the even and the odd ones.
+// The even and the odd ones of columns 8i .. 8i + 7.
 template <typename Parts>
 inline void unsigned_fours(const Parts& parts, int i, __m512i& even, __m512i& odd) {
   __m512i a = parts.integers(i, 0).v, b = parts.integers(i, 1).v;

@@ -7,7 +7,7 @@
 
 namespace invar::cpu {
 
-// Of each set, what this processor does best.
+// The best product of each set on this processor.
 void block_best_avx512(const PanelProduct& p);
 void block_best_amx(const PanelProduct& p);
 

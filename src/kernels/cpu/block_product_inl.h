@@ -13,7 +13,7 @@ namespace invar::cpu {
 
 namespace {
 
-// What a set adds to the chains of some rows: leaves of a run of a panel.
+// The sums that a set adds to the chains of some rows: leaves of a run of a panel.
 struct LeavesOfPanel {
   const char* values;  // of the panel
   const char* scales;
@@ -30,7 +30,7 @@ inline void fetch_next(const LeavesOfPanel& t, int64_t leaf) {
   for (int64_t at = leaf * t.leaf_bytes / kLine; at < (leaf + 1) * t.leaf_bytes / kLine; ++at)
     __builtin_prefetch(t.next + at * kLine, 0, 2);
 }
-// use(leaf, its parts) for each of them. Of whole blocks a leaf's number is a constant.
+// Calls use(leaf, its parts) for each of them. In whole blocks a leaf's number is a constant.
 template <typename Parts, typename Use>
 [[gnu::always_inline]] inline void for_each_leaf(const LeavesOfPanel& t, const Use& use) {
   constexpr int64_t kLeaves = Parts::kLeaves;

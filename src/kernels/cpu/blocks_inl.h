@@ -16,7 +16,7 @@ namespace invar::cpu {
 
 namespace {
 
-// What outputs have, for the lanes of both halves.
+// Values of the outputs, for the lanes of both halves.
 struct Twice {
   explicit Twice(Vec16 x)
       : half{value_of(lower_twice(bits_of(x))), value_of(upper_twice(bits_of(x)))} {}
@@ -115,7 +115,7 @@ struct Mxfp4Leaf : FourBits {
 
 // ---- Eight leaves are a block
 
-// Of q4_k and q5_k: the scale and the minimum of a leaf.
+// For q4_k and q5_k: the scale and the minimum of a leaf.
 template <int kBits>
 struct ScaleAndMinimum : ScaledMinus<kBits> {
   ScaleAndMinimum(const BlockBytes& block, int64_t part)

@@ -1,5 +1,5 @@
-// What a processor with AVX-512's bf16 and VNNI has for blocks: the names of byte_floats_inl.h by
-// dot products of bytes, and bf16_pairs of vec16_math.h. Included after vec16_avx512.h.
+// Blocks on a processor with AVX-512's bf16 and VNNI: the names of byte_floats_inl.h by dot
+// products of bytes, and bf16_pairs of vec16_math.h. Included after vec16_avx512.h.
 #pragma once
 
 #include <immintrin.h>

@@ -1,5 +1,5 @@
 // Elementwise operations for the table of kernels: which rows, which heads, which slots of the
-// cache. What happens inside a row is one of the sets' RowFunctions.
+// cache. The work inside a row is one of the sets' RowFunctions.
 #pragma once
 
 #include "kernels/cpu/row_functions.h"

@@ -1,5 +1,5 @@
-// Mixture of experts for the table of kernels: what each share does of the products of all experts.
-// The products themselves are the set's own of one matrix.
+// Mixture of experts for the table of kernels: shares out the products of all experts. The products
+// themselves are the set's own of one matrix.
 #pragma once
 
 #include "kernels/cpu/row_functions.h"
@@ -9,7 +9,7 @@ namespace invar::cpu {
 
 void expert_matmul(const ExpertMatmulParams& p, const Execution& on);
 void expert_gated_matmul(const ExpertGatedMatmulParams& p, const Execution& on);
-// Of heads, whose rows are all rows.
+// The product of heads, whose rows are all rows.
 void heads_matmul(const HeadsMatmulParams& p, const Execution& on);
 void combine(const RowFunctions& rows, const CombineParams& p, const Execution& on);
 

@@ -1,4 +1,4 @@
-// What this processor and its operating system let a program use.
+// Features that this processor and its operating system let a program use.
 #pragma once
 
 namespace invar::cpu {

@@ -47,7 +47,7 @@ struct RowColumns {
 
 // Columns [first, first + count) of a panel, whole leaves.
 inline void split_columns(const char* panel, int64_t first, int64_t count, Column* out) {
-  // Of each output 8 bytes stand side by side, the even ones first.
+  // 8 bytes of each output stand side by side, the even ones first.
   for (int64_t i = 0; i < count; i += 8) {
     const char* eight = panel + (first + i) * 16;
     const Vec16 a = value_of(load_bits(eight)), b = value_of(load_bits(eight + 64));
@@ -73,7 +73,7 @@ inline void split_row(const char* x, int64_t count, RowColumns& out) {
   }
 }
 
-// What a step adds up, in two parts: one alone would wait for each of its sums.
+// The sums of a step, in two parts: one alone would wait for each of its additions.
 struct Sums {
   Vec16 above, below;  // zero
 

@@ -19,10 +19,10 @@ struct alignas(64) StepInput {
   uint32_t floor;
 };
 
-// What makes a step fast, in sums of two exponent fields (true exponent + 254). With all operands
-// below 2^33 and the largest sum at least kMargin above every single field, no zero or subnormal
-// can be mistaken for the largest addend, all that flush-to-zero loses lies below the truncation,
-// and every f32 operation of the fast step is exact.
+// Bounds that allow the fast step, in sums of two exponent fields (true exponent + 254). With all
+// operands below 2^33 and the largest sum at least kMargin above every single field, no zero or
+// subnormal can be mistaken for the largest addend, all that flush-to-zero loses lies below the
+// truncation, and every f32 operation of the fast step is exact.
 constexpr uint32_t kMargin = 33, kLargestField = 159, kLowestField = 127, kSumEnd = 352;
 
 // Runs `steps` steps of the chains acc[row][output] for one panel of a packed bf16 weight (16

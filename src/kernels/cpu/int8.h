@@ -8,7 +8,7 @@ namespace invar::cpu {
 
 void quantise(const QuantiseParams& p, const Execution& on);
 
-// Of each set, what this processor does best.
+// The best product of each set on this processor.
 void int8_best_avx2(const PanelProduct& p);
 void int8_best_avx512(const PanelProduct& p);
 void int8_best_amx(const PanelProduct& p);

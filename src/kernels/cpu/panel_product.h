@@ -49,8 +49,9 @@ struct PanelProduct {
 // Some leaves of a panel of blocks, whose scales are given, as a panel of bf16.
 using ExpandPanel = void (*)(const char* values, const char* scales, int64_t leaf, int64_t leaves,
                              char* out);
-// What is read after weights that are read now, and as much as they are: fetched meanwhile, from
-// several places of it at a time, line after line, so that the hardware's own prefetcher helps.
+// The weights that are read after those that are read now, as many of them. They are fetched
+// meanwhile, from several places at a time, line after line, so that the hardware's own prefetcher
+// helps.
 struct FetchedNext {
   static constexpr int kStreams = 8;
   const char* first;  // or null
@@ -70,7 +71,7 @@ struct BlockTile {
   FetchedNext next;
 };
 
-// What a type with blocks is read by; null for others.
+// The functions that read a type with blocks; null for others.
 struct BlockFunctions {
   ExpandPanel expand = nullptr;
   void (*multiply)(const BlockTile&) = nullptr;

@@ -1,4 +1,4 @@
-// What the dots of a matrix product become when their chains and trees are done. Included after a
+// The end of a matrix product, when the chains and trees of its dots are done. Included after a
 // vec16 header and vec16_math.h.
 #pragma once
 
@@ -23,7 +23,7 @@ constexpr int64_t larger(int64_t x, int64_t y) {
   return x > y ? x : y;
 }
 
-// What y holds of a row and a panel.
+// The values of y for a row and a panel.
 inline Vec16 load_output(const PanelProduct& p, int64_t row, int64_t panel) {
   return load(p.y + row * p.y_stride + panel * 16, p.outputs - panel * 16);
 }

@@ -113,7 +113,7 @@ inline void multiply_blocks(const Stretch& s, float* x) {
                                 .done = (s.leaf * s.panels + p * s.leaves) * leaf_bytes}});
 }
 
-// What a vector set multiplies at once: a few rows by one or more panels.
+// The tile that a vector set multiplies at once: a few rows by one or more panels.
 struct Tile {
   const float* x;  // as copy_rows leaves it
   const char* w;
@@ -174,8 +174,8 @@ class Product {
   static constexpr int64_t kPanelChains = int64_t{Set::kRows} * 16;
   static constexpr int64_t kLevelChains = Set::kPanels * kPanelChains;
 
-  // Without runs to keep, their memory serves a larger group. Of blocks that are unpacked as they
-  // are read one is fetched while the one before it is read: so much.
+  // Without runs to keep, their memory serves a larger group. Where blocks are unpacked as they are
+  // read, the group is one block, which is fetched while the one before it is read.
   int64_t group_panels(bool is_unpacked) const {
     constexpr int64_t kFetched = 64 << 10;
     const int64_t most = p_.split_k == 1 ? Set::kPanels * kLevels : Set::kPanels;

@@ -1,6 +1,6 @@
 // Operations of recurrent layers for the table of kernels: which rows, which heads, which cells.
-// What happens inside a row is one of the sets' RecurrentFunctions; products are the table's own,
-// so that every order has them.
+// The work inside a row is one of the sets' RecurrentFunctions; products are the table's own, so
+// that every order has them.
 #pragma once
 
 #include "kernels/cpu/recurrent_functions.h"

@@ -1,6 +1,6 @@
-// What one instruction set provides for recurrent layers (numerics 4.4): functions over single
-// rows, given as plain pointers because files for wide instruction sets include no other header.
-// recurrent.cc has the loops around them and the products between them.
+// The functions of one instruction set for recurrent layers (numerics 4.4), over single rows, given
+// as plain pointers because files for wide instruction sets include no other header. recurrent.cc
+// has the loops around them and the products between them.
 #pragma once
 
 #include <cstdint>

@@ -1,5 +1,5 @@
-// What one instruction set provides for the elementwise operations: functions over single rows and
-// heads, given as plain pointers because files for wide instruction sets include no other header.
+// The functions of one instruction set for the elementwise operations, over single rows and heads,
+// given as plain pointers because files for wide instruction sets include no other header.
 // elementwise.cc has the loops around them.
 #pragma once
 
@@ -16,7 +16,7 @@ struct HeadTransform {
   int64_t size;  // E
 };
 
-// What a pass over the logits of one row finds.
+// The results of a pass over the logits of one row.
 struct LogitsPass {
   int32_t argmax;
   bool has_nan;

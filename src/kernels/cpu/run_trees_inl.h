@@ -8,7 +8,7 @@ namespace invar::cpu {
 
 namespace {
 
-// Of `kRows` rows and two or more panels.
+// The trees of `kRows` rows and two or more panels.
 template <int64_t kRows, int64_t kPanels>
 class RunTrees {
  public:

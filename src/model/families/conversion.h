@@ -1,4 +1,4 @@
-// What whoever converts a model may say beside from what to what.
+// Options of a conversion beside its source and its target.
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,4 @@
-// What families with experts have in common.
+// Helpers that families with experts share.
 #pragma once
 
 #include "model/families/family.h"

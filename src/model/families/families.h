@@ -43,7 +43,7 @@ ModelConfig parse_model_config(const json::Value& config, const json::Value& gen
 json::Value config_json(const ModelConfig& config);
 json::Value generation_config_json(const ModelConfig& config);
 
-// Of a server that takes texts of up to so many tokens (RopeSpec::is_long).
+// Adjusts a spec to a server that takes texts of up to so many tokens (RopeSpec::is_long).
 void set_context(DecoderSpec& spec, int64_t positions);
 
 // Throws Error unless the sizes fit together and can be computed. `where` begins the sentence.

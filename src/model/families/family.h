@@ -1,5 +1,5 @@
-// What a family is: a row, and functions for what is its own. The rows stand in the files of this
-// folder, family_rows.cc lists them.
+// A family is a row, and functions for what is its own. The rows stand in the files of this folder;
+// family_rows.cc lists them.
 #pragma once
 
 #include <functional>
@@ -116,7 +116,7 @@ void write_ropes(const DecoderSpec& spec, const Family& family, json::Value& con
 // Layers without a rotation: those whose number in no_rope_layers is 0, or every so many.
 void read_still_layers(ConfigReader& reader, DecoderSpec& spec);
 void write_still_layers(const DecoderSpec& spec, json::Value& config);
-// Of all layers.
+// Changes all layers.
 template <typename Change>
 void change_layers(DecoderSpec& spec, Change change) {
   for (LayerSpec& layer : spec.layer_specs) change(layer);

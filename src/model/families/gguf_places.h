@@ -21,8 +21,8 @@ bool has_gguf_neighbours(std::string_view family);
 // Whether files have the tensor in f32 whatever the model is stored in: where all its elements are
 // bf16 numbers, it is a bf16 one.
 bool is_gguf_router(TensorRole role);
-// Embedding and head of a module that predicts further, which stand there beside the model's: their
-// names in files, and in directories.
+// The embedding and head of a module that predicts further, which files have beside the model's:
+// their names in files, and in directories.
 std::vector<std::pair<std::string, std::string>> gguf_module_tensors(const DecoderSpec& spec);
 // Tensors that config.json's numbers stand for.
 bool is_gguf_constant(std::string_view name);

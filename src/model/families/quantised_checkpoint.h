@@ -14,7 +14,7 @@
 
 namespace invar {
 
-// What config.json says of such models.
+// The quantization_config of such models.
 json::Value w8a8_config();
 json::Value fp8_config();
 

@@ -1,4 +1,4 @@
-// What a tensor of a decoder is, whatever its name is in a file.
+// The role of a tensor in a decoder, whatever its name is in a file.
 #pragma once
 
 namespace invar {

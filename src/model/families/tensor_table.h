@@ -29,9 +29,9 @@ std::vector<TensorSpec> tensors_of(const DecoderSpec& spec);
 // Whether two layers have the same tensors, of the same shapes.
 bool are_alike(const DecoderSpec& spec, int layer, int other);
 
-// Of one outside the layers.
+// The name of a tensor outside the layers.
 std::string tensor_name(TensorRole role);
-// Of a layer's row, or an expert's or a head's.
+// The name of a layer's row, or of an expert's or a head's.
 std::string tensor_name(const TensorRow& row, int layer, int expert = -1);
 // The last tensor of the module of multi-token prediction: [D].
 TensorRow module_norm(const DecoderSpec& spec);

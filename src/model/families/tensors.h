@@ -27,13 +27,13 @@ DecoderSpec spec_of_stored(DecoderSpec spec, const TensorSource& source);
 // where a checkpoint stores the module's own they must be these, bit for bit.
 void check_module(const DecoderSpec& spec, const TensorSource& source);
 
-// What the matrix products run in (numerics 0): bf16 when every matrix is bf16, else f32.
+// The type of the matrix products (numerics 0): bf16 when every matrix is bf16, else f32.
 DType product_type(const DecoderSpec& spec, const TensorSource& source);
 // Whether some matrix is stored in blocks: then those of f16 and f32 are rounded.
 bool has_blocks(const DecoderSpec& spec, const TensorSource& source);
 
-// What some matrix is stored as that can be multiplied so (numerics 2.1, 2.2): i8 or e4m3; bf16
-// where none is.
+// The storage type of some matrix that can be multiplied as it is stored (numerics 2.1, 2.2): i8 or
+// e4m3; bf16 where none is.
 DType quantised_type(const DecoderSpec& spec, const TensorSource& source);
 
 }  // namespace invar

@@ -15,8 +15,8 @@ namespace invar {
 
 class ActivationMemory;
 
-// What a part keeps: each has types of its own. Weights live with the model's, activations with a
-// step's workspace or a tape.
+// The weights and activations of a part: each part has types of its own. Weights live with the
+// model's, activations with a step's workspace or a tape.
 struct PartWeights {
   virtual ~PartWeights() = default;
 };
@@ -27,7 +27,7 @@ struct PartActivations {
 struct PartPass;  // see part_of.h
 struct PartBackward;
 
-// Whose part it is, of which rank. Both live as long as the part.
+// The decoder, layer and rank that a part belongs to. Decoder and shard live as long as the part.
 struct PartPlace {
   const DecoderSpec& model;
   int layer;
@@ -46,7 +46,7 @@ class LayerPart {
   // Bytes of its weights that one token leaves unread.
   virtual int64_t unread_bytes(const PartWeights&) const { return 0; }
 
-  // What a sequence leaves in it.
+  // The state that a sequence leaves in it.
   virtual StateShape state() const { return {}; }
 
   // Takes memory for what it computes.
@@ -54,7 +54,7 @@ class LayerPart {
   // Whether parts behind it in the layer read that, too.
   virtual bool is_read_later() const { return false; }
 
-  // What it takes of the residual stream before any part of the layer adds to that.
+  // Takes its share of the residual stream before any part of the layer adds to that.
   virtual void begin(const PartPass&) const {}
   virtual void forward(const PartPass& pass) const = 0;
   virtual void backward(const PartBackward& pass) const = 0;
@@ -69,9 +69,9 @@ using LayerActivations = std::vector<std::unique_ptr<PartActivations>>;
 // Those of one layer, in the order in which they run.
 LayerParts parts_of(const PartPlace& place);
 
-// What a sequence leaves in each of some layers of a rank.
+// The states that a sequence leaves in each of some layers of a rank.
 std::vector<StateShape> states_of(const DecoderSpec& spec, const Shard& shard, LayerRange layers);
-// Of a whole model, without a module that predicts further.
+// The states of a whole model, without a module that predicts further.
 std::vector<StateShape> states_of(const DecoderSpec& spec);
 
 // Whether a sequence leaves anything in cells.

@@ -1,4 +1,4 @@
-// What the files of parts are written with.
+// The tools that the files of parts are written with.
 #pragma once
 
 #include <string_view>
@@ -12,7 +12,7 @@
 
 namespace invar {
 
-// What a part's forward computes with, in one step.
+// The operands of a part's forward in one step.
 struct PartPass {
   int layer;
   const PartWeights& weights;
@@ -33,7 +33,7 @@ struct PartPass {
   }
 };
 
-// What its backward computes with, of one batch.
+// The operands of a part's backward for one batch.
 struct PartBackward {
   int layer;
   const PartWeights& weights;

@@ -1,5 +1,5 @@
-// What a part says of its tensors: names, shapes, how ranks share them, and where they go among its
-// weights. Whoever checks, loads, transposes or counts tensors visits them.
+// A part's tensors: names, shapes, how ranks share them, and where they go among its weights. Code
+// that checks, loads, transposes or counts tensors visits them.
 #pragma once
 
 #include <cstdint>
@@ -19,7 +19,7 @@ struct TensorAxis {
 constexpr TensorAxis whole(int64_t size) {
   return {size, 0, size};
 }
-// Of `size` elements in equal shares the one of a rank.
+// One rank's share of `size` elements in equal shares.
 constexpr TensorAxis shared(int64_t size, int rank, int ranks) {
   return {size, rank * (size / ranks), size / ranks};
 }

@@ -1,4 +1,4 @@
-// What making a form may take: counted work, not time, so that a form is refused on every machine
+// The budget for making a form: counted work, not time, so that a form is refused on every machine
 // or on none.
 #pragma once
 
@@ -10,7 +10,7 @@ namespace invar::grammar {
 
 class Budget {
  public:
-  // Of a language and all the parts that are made for it.
+  // The most work for a language and all the parts that are made for it.
   static constexpr int64_t kMost = 2'500'000;
 
   explicit Budget(int64_t most = kMost) : left_(most) {}

@@ -9,7 +9,7 @@
 namespace invar::grammar {
 
 struct ByteClasses {
-  // Of all sets, texts and tables of the language.
+  // The classes of all sets, texts and tables of the language.
   explicit ByteClasses(const Language& language);
 
   std::array<uint8_t, 256> class_of{};

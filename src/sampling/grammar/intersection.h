@@ -1,4 +1,4 @@
-// What several regular expressions have in common, as a table.
+// The intersection of several regular expressions, as a table.
 #pragma once
 
 #include <span>

@@ -11,7 +11,7 @@
 
 namespace invar::grammar {
 
-// What a schema says of a string: lengths in characters, and patterns and formats that all hold.
+// A schema's rules for a string: lengths in characters, and patterns and formats that all hold.
 struct StringRules {
   int32_t low = 0, high = kEndless;
   std::vector<std::string> patterns, formats;
@@ -23,7 +23,7 @@ struct StringRules {
   }
 };
 
-// What it says of a number. Bounds are null where there are none.
+// Its rules for a number. Bounds are null where there are none.
 struct NumberRules {
   bool is_integer = false;
   json::Value low, high;

@@ -26,7 +26,7 @@ class SchemaCheck;
 class Language {
  public:
   using Expr = int32_t;
-  // What a language may take, in bytes; more is a UsageError.
+  // The most bytes of a language; more is a UsageError.
   static constexpr size_t kMaxBytes = size_t{4} << 20;
   // How deep rules may lie within one another, but for what a rule ends with. Deeper texts are not
   // part of the language.
@@ -92,7 +92,7 @@ class Language {
   Expr body(const Node& node) const { return bodies_[node.at]; }
   size_t rules() const { return bodies_.size(); }
 
-  // What a text that has ended is checked for beside; null: nothing.
+  // Adds a check of a text that has ended; null: none.
   void check_at_end(std::shared_ptr<const SchemaCheck> check) { check_ = std::move(check); }
   const std::shared_ptr<const SchemaCheck>& check() const { return check_; }
 

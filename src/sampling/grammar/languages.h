@@ -26,8 +26,8 @@ Language choice_language(std::span<const std::string> texts);
 // itself, and they nest up to Language::kMaxDepth deep, but for what a rule ends with.
 Language gbnf_language(std::string_view grammar);
 
-// What may stand between two tokens of JSON, as a regular expression: nothing, since every space
-// costs a token; or a space, or a newline and up to 16 spaces.
+// The text between two tokens of JSON, as a regular expression: nothing, since every space costs a
+// token; or a space, or a newline and up to 16 spaces.
 inline constexpr std::string_view kCompact = "", kAnyLayout = "( |\n {0,16})?";
 
 // JSON of a schema. docs/requests.md says which words are understood. Properties are written in
@@ -41,7 +41,7 @@ Language::Expr add_json_schema(Language& language, const json::Value& schema,
 // Any JSON object.
 Language json_object_language(std::string_view whitespace = kCompact);
 
-// What stands around a call of a tool, as in <tool_call>{...}</tool_call>.
+// The marks around a call of a tool, as in <tool_call>{...}</tool_call>.
 struct CallMarks {
   std::string open, close;
 };

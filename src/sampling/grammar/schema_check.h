@@ -12,7 +12,7 @@ namespace invar::grammar {
 
 class SchemaCheck {
  public:
-  // Of a normal schema.
+  // Checks texts of a normal schema.
   explicit SchemaCheck(json::Value root) : root_(std::move(root)), references_(root_) {}
   SchemaCheck(const SchemaCheck&) = delete;
 

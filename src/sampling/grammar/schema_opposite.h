@@ -1,4 +1,4 @@
-// What does not follow a schema, as a schema.
+// The schema of all values that do not follow a schema.
 #pragma once
 
 #include <optional>

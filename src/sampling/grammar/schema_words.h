@@ -9,8 +9,8 @@
 
 namespace invar::grammar {
 
-// What says nothing of a value's form: titles, remarks, and every word that JSON Schema does not
-// know.
+// Whether a word says nothing of a value's form: titles, remarks, and every word that JSON Schema
+// does not know.
 bool is_annotation(std::string_view word);
 // $ref, allOf and the like: they speak of other schemas.
 bool is_combination(std::string_view word);
@@ -22,7 +22,7 @@ inline constexpr const char* kExcluded = "excluded values";
 // and what several drafts write each in their way is written as the last one does.
 json::Value normal_schema(const json::Value& schema);
 
-// What $ref may name in a normal schema.
+// The schemas that $ref may name in a normal schema.
 class SchemaReferences {
  public:
   // `root` outlives this.

@@ -13,7 +13,7 @@ namespace invar::grammar {
 
 // Some stacks by themselves. A value: copied, it goes on alone.
 struct Place {
-  // What is to be read, and then the cell `rest`, which stands before it.
+  // The symbol to be read, and then the cell `rest`, which stands before it.
   struct Cell {
     Language::Expr expr;
     int32_t a, b;  // the place in a text, sequence or table; counters

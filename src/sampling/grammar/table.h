@@ -14,8 +14,7 @@
 namespace invar::grammar {
 
 struct Table {
-  // What a state that is searched and a step that is found cost a budget; a stack that is met
-  // costs 1.
+  // The cost of a state that is searched and of a step that is found; a stack that is met costs 1.
   static constexpr int64_t kStateCost = 20, kStepCost = 2;
 
   struct Edge {

@@ -8,7 +8,8 @@
 
 namespace invar::grammar {
 
-// What \p{name} stands for, as L, Letter, Lu, Greek, Script=Greek or White_Space; none: nothing.
+// The characters of \p{name}, as L, Letter, Lu, Greek, Script=Greek or White_Space; none: no such
+// name.
 std::optional<CodePoints> characters_of(std::string_view name);
 
 // These, and what differs from them in its case alone.

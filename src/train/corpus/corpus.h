@@ -42,7 +42,7 @@ std::string text_of(const Sample& sample);
 // The same up to where answer number `turn` begins.
 std::string prompt_of(const Sample& sample, size_t turn);
 
-// Documents for a trainer. What the user says is not learned.
+// Documents for a trainer. The user's words are not learned.
 class Documents : public DocumentSource {
  public:
   // REQUIRES: the tokenizer has <|endoftext|>, <|im_start|> and <|im_end|>.

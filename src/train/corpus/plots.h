@@ -1,5 +1,5 @@
-// What can happen in a story: texts with choices (phrase.h) and the questions they answer. Every
-// name in braces is set by story.cc; what a question asks is always a name, never a choice.
+// The events of a story: texts with choices (phrase.h) and the questions they answer. story.cc sets
+// every name in braces; a question always asks for a name, never for a choice.
 #pragma once
 
 #include <cstddef>

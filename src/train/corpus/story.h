@@ -20,7 +20,7 @@ struct Story {
   std::vector<Question> questions;  // whose answers the text gives
 };
 
-// Of one episode up to `most_episodes` (1 or 2).
+// A story of up to `most_episodes` episodes (1 or 2).
 Story make_story(Random& random, int most_episodes);
 
 }  // namespace invar::corpus

@@ -14,7 +14,7 @@
 
 namespace invar {
 
-// What the target says of a batch.
+// The target's results for a batch.
 struct TargetRows {
   const Batch& batch;
   std::span<const float> hidden;   // [aux_layers][T][the target's width]
@@ -29,7 +29,7 @@ struct LevelScore {
   int64_t count = 0;
 };
 
-// What a drafter is told of its target.
+// Facts of its target that a drafter needs.
 struct DrafterTarget {
   ModelConfig model;
   const TensorSource& weights;
@@ -62,8 +62,8 @@ class DrafterGraph {
 
   virtual void compute(const TargetRows& target, bool learns, bool begins,
                        std::span<LevelScore> scores) = 0;
-  // What row t counts when it says the token that the target says `shift` rows further at `level`:
-  // nothing when that is in another sequence, or before row t is the sequence's row `from`.
+  // The weight of row t when it says the token that the target says `shift` rows further at
+  // `level`: 0 when that is in another sequence, or before row t is the sequence's row `from`.
   std::vector<float> weights_of(const TargetRows& target, int level, size_t shift, int from) const;
   // `wanted`: by row, the token that row t is to say; -1: one that the drafter does not know.
   static void add_score(const Scores& scores, std::span<const int32_t> wanted,

@@ -1,5 +1,5 @@
-// What the forward and the backward of a drafter are made of: products, norms and losses over T
-// rows, T a multiple of 32, by the trainer's kernels and in the orders of numerics 9.
+// The operations of a drafter's forward and backward: products, norms and losses over T rows, T a
+// multiple of 32, by the trainer's kernels and in the orders of numerics 9.
 #pragma once
 
 #include <list>

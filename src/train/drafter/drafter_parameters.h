@@ -41,8 +41,8 @@ class DrafterParameters {
   // All but the number of the step.
   void copy_state(TrainingState& state) const;
 
-  // Of tensor number `index`, in the order of construction. Matrices whose sizes are multiples of
-  // 16 stand without gaps.
+  // The weights of tensor number `index`, in the order of construction. Matrices whose sizes are
+  // multiples of 16 stand without gaps.
   const bf16_t* weights(int index) const { return rounded_.data() + offsets_[index]; }
   float* gradient(int index) { return gradients_.data() + offsets_[index]; }
   int64_t count(int index) const { return tensors_[index].count(); }

@@ -28,7 +28,7 @@ struct DrafterRunResult {
   std::string weights_digest;
 };
 
-// Of a level, by its mean.
+// The loss of a level, by its mean.
 double mean_loss(const LevelScore& score);
 double agreement(const LevelScore& score);
 

@@ -34,7 +34,7 @@ class DrafterTrainer {
   // Throws Error naming the step when something is not finite; the state is then that of the step
   // before.
   DrafterReport step(std::span<const PackedRow> rows);
-  // Of any number of rows, without learning from them.
+  // Scores any number of rows, without learning from them.
   std::vector<LevelScore> evaluate(std::span<const PackedRow> rows);
 
   void copy_state(TrainingState& state) const;

@@ -20,7 +20,8 @@ class EagleGraph final : public DrafterGraph {
   std::vector<IntegerTensor> integers() const override;
 
  private:
-  // What the backward needs of one step. Letters as in forward.cc; D is the drafter's width.
+  // The values of one step that the backward needs. Letters as in forward.cc; D is the drafter's
+  // width.
   struct Step {
     FloatRows feature;       // [T][D]: the residual stream before the layer
     RoundedRows joined;      // [T][2D]: norms of the token's embedding and of the feature
@@ -54,7 +55,8 @@ class EagleGraph final : public DrafterGraph {
   Step make_step(DrafterMath& math) const;
   // Else it reads the target's.
   bool has_embedding() const { return layer_.hidden != target_.hidden; }
-  // Of a tensor among the parameters; without an embedding all others stand one place earlier.
+  // The number of a tensor among the parameters; without an embedding all others stand one place
+  // earlier.
   int number(int tensor) const { return has_embedding() ? tensor : tensor - 1; }
   void add(FloatRows& y, const FloatRows& x) const;
   void gradient_of_norm(int tensor, const FloatRows& x, const std::vector<float>& weight,
@@ -71,7 +73,7 @@ class EagleGraph final : public DrafterGraph {
   TrainedMatrix fuse_, qkv_, o_, gate_up_, down_, head_;
   std::vector<Step> steps_;
 
-  // Of the current batch.
+  // The current batch.
   std::vector<int32_t> tokens_, positions_;  // that step 0 reads: those that follow
   RoundedRows features_;                     // [T][3 * the target's width]
   FloatRows embedded_, logits_, teacher_logits_;

@@ -24,7 +24,7 @@ class MedusaGraph final : public DrafterGraph {
   const DecoderSpec target_;
   const float* final_norm_;
   std::vector<TrainedMatrix> blocks_, heads_;
-  // Of one head at a time.
+  // Arrays of one head at a time.
   FloatRows dots_, d_mixed_, logits_;
   RoundedRows normed_, mixed_, d_dots_, d_logits_;
 };

@@ -15,7 +15,7 @@ struct Mismatch {
   double largest_difference = 0;
   double smallest_ratio = 1, largest_ratio = 1, ratio_deviation = 0;  // from 1
   double clip_fraction = 0;  // of ratios beyond 1 - clip or 1 + clip_high
-  // Of a model with experts: of a token in a layer, and those through other experts.
+  // For a model with experts: routes of a token in a layer, and those through other experts.
   int64_t routes = 0, different_routes = 0;
 };
 

@@ -37,8 +37,8 @@ struct PolicyOptions {
   int updates = 1;       // steps of the optimizer on the answers of one rollout (PPO's epochs)
 };
 
-// Of the answers to one prompt, at least two. Equal rewards have advantages of 0. The deviation is
-// the sample's, over n - 1.
+// The advantages of the answers to one prompt, at least two. Equal rewards have advantages of 0.
+// The deviation is the sample's, over n - 1.
 std::vector<double> advantages(Method method, std::span<const double> rewards);
 
 // exp(trainer - sampler), exactly 1 where they are equal.
@@ -50,7 +50,7 @@ double token_share(Method method, double tokens, double most, double mean);
 
 // Weight of a token for its answer's advantage, before the method's average over tokens.
 double correction_weight(const PolicyOptions& options, double advantage, double ratio);
-// What k3 = exp(d) - 1 - d adds, d = reference's - trainer's log-probability.
+// The addition of k3 = exp(d) - 1 - d, where d = reference's - trainer's log-probability.
 double reference_weight(const PolicyOptions& options, float reference, float trainer);
 
 }  // namespace invar::rl

@@ -1,4 +1,4 @@
-// What a run of reinforcement learning measured: metrics.jsonl and the curves over it.
+// The measurements of a run of reinforcement learning: metrics.jsonl and the curves over it.
 #pragma once
 
 #include "base/plot.h"

@@ -16,7 +16,7 @@ namespace invar::rl {
 struct SamplerOptions {
   std::string arithmetic = "portable";  // "portable", "hopper" or "control"
   std::string weights = "exact";        // "exact", or rounded to a format of rounding.h
-  // Of a model with experts: the trainer computes with those that the sampler's tokens went
+  // For a model with experts: the trainer computes with those that the sampler's tokens went
   // through.
   bool replays_routes = false;
 };

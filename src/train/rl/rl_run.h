@@ -29,8 +29,8 @@ struct RlProgress {
 };
 
 struct RlOptions : RunControl {
-  // What drafts for the sampler. It shows in the time alone, and so only where the sampler's bits
-  // do not depend on its batches: a recipe whose sampler computes by `control` is refused.
+  // The sampler's drafts. They show in the time alone, and so only where the sampler's bits do not
+  // depend on its batches: a recipe whose sampler computes by `control` is refused.
   SpeculativeConfig speculation;
   std::function<void(const RlProgress&)> progress;
 };

@@ -34,7 +34,7 @@ struct Answer {
   }
 };
 
-// Of all answers so far.
+// Counts over all answers so far.
 struct DraftCounts {
   int64_t tokens = 0, accepted = 0;
 };
