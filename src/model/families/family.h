@@ -6,6 +6,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "model/decoder_spec.h"
 #include "model/families/config_reader.h"
@@ -103,6 +104,10 @@ inline constexpr int64_t kMaxVocab = 1 << 24, kMaxPositions = 1 << 27;
 
 // Throws Error unless the key is absent, null or `neutral`: other values change the arithmetic.
 void check_neutral(ConfigReader& reader, std::string_view key, const json::Value& neutral);
+// Windows of all layers.
+void read_windows(ConfigReader& reader, const Family& family, DecoderSpec& spec);
+// Back, as read_windows reads them.
+void write_windows(const DecoderSpec& spec, WindowRule rule, json::Value& config);
 // Rotations of all layers; windows are read.
 void read_ropes(ConfigReader& reader, const Family& family, DecoderSpec& spec);
 // Rows of all layers see what stands behind them, too; `window_of`: the window, in which a position
@@ -116,6 +121,10 @@ void write_ropes(const DecoderSpec& spec, const Family& family, json::Value& con
 // Layers without a rotation: those whose number in no_rope_layers is 0, or every so many.
 void read_still_layers(ConfigReader& reader, DecoderSpec& spec);
 void write_still_layers(const DecoderSpec& spec, json::Value& config);
+// The names of a nonlinearity in config.json, the first one as it is written.
+std::vector<std::string_view> curve_names(Nonlinearity curve);
+// The width of the layers without experts, or, where all have them, of an expert.
+int ffn_width_of(const DecoderSpec& spec);
 // Changes all layers.
 template <typename Change>
 void change_layers(DecoderSpec& spec, Change change) {
