@@ -5,13 +5,13 @@
 #include <algorithm>
 
 #include "base/error.h"
+#include "frontend/front_reader.h"
 #include "frontend/thoughts.h"
 
 namespace invar {
 
 namespace {
 
-constexpr std::string_view kGaps = " \t\r\n";
 constexpr std::string_view kParameter = "<parameter=", kEndParameter = "</parameter>",
                            kEndFunction = "</function>", kEndCall = "</tool_call>";
 

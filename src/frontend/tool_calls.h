@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "base/json.h"
-#include "frontend/argument_reader.h"
+#include "frontend/front_reader.h"
 
 namespace invar {
 
@@ -78,24 +78,6 @@ struct CallHead {
   size_t bytes = 0;
   std::string name = {}, arguments = {};  // of the call
   bool ends = false;                      // behind it no call comes without a new opening mark
-};
-
-// Remembers how far the front of a place was searched while its kind is open: each byte that comes
-// is looked at once.
-class FrontSearch {
- public:
-  // Bytes of the front that are all among `gaps`.
-  size_t gaps(std::string_view text, std::string_view gaps);
-  // Where `mark` begins; npos: it has not come.
-  size_t find(std::string_view text, std::string_view mark);
-  // BracketScan's.
-  size_t end_of_object(std::string_view text);
-
-  bool is_none = false;  // no call begins here, whatever comes
-
- private:
-  size_t gaps_ = 0, looked_ = 0;
-  BracketScan brackets_;
 };
 
 // Reads the front of `text`, which stands behind an opening mark of the format. `tools`: of the

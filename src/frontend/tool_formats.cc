@@ -4,6 +4,7 @@
 
 #include "base/error.h"
 #include "frontend/argument_reader.h"
+#include "frontend/json_calls.h"
 #include "frontend/pythonic_calls.h"
 #include "frontend/thoughts.h"
 #include "frontend/tool_calls.h"
@@ -12,7 +13,6 @@ namespace invar {
 
 namespace {
 
-constexpr std::string_view kGaps = " \t\r\n";
 constexpr size_t kNotThere = std::string_view::npos;
 constexpr std::string_view kToolOpen = "<tool_call>", kToolClose = "</tool_call>";
 constexpr std::string_view kTagOfPython = "<|python_tag|>";
@@ -36,110 +36,9 @@ const ToolStyle kToolStyles[] = {
     {ToolFormat::pythonic, "pythonic", {}},
 };
 
-void skip_spaces(std::string_view& text) {
-  text.remove_prefix(std::min(text.find_first_not_of(kGaps), text.size()));
-}
-
-// ---- JSON
-
-// {"name": ..., "arguments" or "parameters": {...}}. `may_lack`: arguments, which are {} then.
-std::optional<ToolCall> call_of(std::string_view text, bool may_lack = false) {
-  try {
-    const json::Value value = json::parse(text, "a call");
-    const json::Value* name = value.find("name");
-    const json::Value* arguments = value.find("arguments");
-    if (!arguments) arguments = value.find("parameters");
-    if (!name || !name->is_string()) return std::nullopt;
-    if (!arguments && may_lack && value.as_object().size() == 1)
-      return ToolCall{name->as_string(), "{}"};
-    if (!arguments) return std::nullopt;
-    const std::string written =
-        arguments->is_string() ? arguments->as_string() : json::dump(*arguments);
-    if (!json::parse(written, "arguments").is_object()) return std::nullopt;
-    return ToolCall{name->as_string(), written};
-  } catch (const Error&) {
-    return std::nullopt;
-  }
-}
-
-// Arguments as far as they come.
-std::string cut_arguments(std::string_view text) {
-  skip_spaces(text);
-  const size_t size = BracketScan().end_in(text);
-  return std::string(size ? text.substr(0, size) : text);
-}
-
-// Words of JSON from the front of a text that may go on.
-class FrontReader {
- public:
-  explicit FrontReader(std::string_view text) : text_(text) {}
-
-  bool take(std::string_view word) {
-    skip_spaces(text_);
-    if (text_.starts_with(word)) return text_.remove_prefix(word.size()), true;
-    ends_ |= word.starts_with(text_);
-    return false;
-  }
-  std::optional<std::string> quoted() {
-    if (!take("\"")) return std::nullopt;
-    size_t end = 0;
-    while (end < text_.size() && text_[end] != '"') end += text_[end] == '\\' ? 2 : 1;
-    if (end >= text_.size()) return ends_ = true, std::nullopt;
-    const std::string word = "\"" + std::string(text_.substr(0, end + 1));
-    text_.remove_prefix(end + 1);
-    try {
-      return json::parse(word, "a name").as_string();
-    } catch (const Error&) {
-      return std::nullopt;
-    }
-  }
-  // What was asked for last may be there when more has come.
-  bool ends() const { return ends_; }
-  std::string_view rest() const { return text_; }
-
- private:
-  std::string_view text_;
-  bool ends_ = false;
-};
-
 using Kind = CallHead::Kind;
 
 const CallHead kMore, kOther{.kind = Kind::text};
-
-// {"name": NAME, "arguments" or "parameters": and the beginning of an object; kOther: it is not so.
-CallHead json_head(std::string_view text) {
-  text = text.substr(0, kMostOfName);
-  const bool may_go_on = text.size() < kMostOfName;
-  FrontReader reader(text);
-  const auto missing = [&] { return reader.ends() && may_go_on ? kMore : kOther; };
-  if (!reader.take("{") || !reader.take("\"name\"") || !reader.take(":")) return missing();
-  const auto name = reader.quoted();
-  if (!name || !reader.take(",")) return missing();
-  if (!reader.take("\"arguments\"") && !reader.take("\"parameters\"")) return missing();
-  if (!reader.take(":")) return missing();
-  std::string_view rest = reader.rest();
-  skip_spaces(rest);
-  if (rest.empty()) return may_go_on ? kMore : kOther;
-  if (rest[0] != '{') return kOther;
-  return {.kind = Kind::call, .bytes = text.size() - rest.size(), .name = *name};
-}
-
-// A call in JSON that was cut before its arguments. Nothing where its name is not whole, or it is
-// none.
-std::optional<ToolCall> read_cut_json(std::string_view text) {
-  FrontReader reader(text);
-  if (!reader.take("{") || !reader.take("\"name\"") || !reader.take(":")) return std::nullopt;
-  const auto name = reader.quoted();
-  if (!name) return std::nullopt;
-  if (!reader.take(",")) return reader.ends() ? std::optional(ToolCall{*name, ""}) : std::nullopt;
-  for (const std::string_view key : {"\"parameters\"", "\"arguments\""}) {
-    if (!reader.take(key)) continue;
-    ToolCall call{*name, ""};
-    if (reader.take(":")) call.arguments = cut_arguments(reader.rest());
-    return call;
-  }
-  return reader.ends() ? std::optional(ToolCall{*name, ""}) : std::nullopt;
-}
 
 bool is_tool(const json::Value& tools, const std::string& called) {
   if (!tools.is_array()) return true;
@@ -174,7 +73,7 @@ CallHead tagged_head(std::string_view text, FrontSearch& search) {
   const size_t close = search.find(text, kToolClose), next = text.find(kToolOpen);
   if (next < close) return {.kind = Kind::text, .bytes = next, .ends = true};
   if (close == kNotThere) return kMore;
-  return whole_head(call_of(text.substr(0, close), true), close + kToolClose.size(), true);
+  return whole_head(read_json_call(text.substr(0, close), true), close + kToolClose.size(), true);
 }
 
 // A function, or the end of all. Anything else is text.
@@ -226,7 +125,7 @@ CallHead mistral_head(std::string_view text, FrontSearch& search) {
   CallHead head = text[0] == '{' ? json_head(text) : named_head(text);
   if (text[0] == '{' && head.kind == kOther.kind) {
     const size_t size = search.end_of_object(text);
-    head = size ? whole_head(call_of(text.substr(0, size)), size, false) : kMore;
+    head = size ? whole_head(read_json_call(text.substr(0, size)), size, false) : kMore;
   }
   if (head.kind != Kind::more) head.bytes += skipped;
   return head;
@@ -400,22 +299,6 @@ std::string_view opening_mark(ToolFormat format) {
   }
 }
 
-size_t FrontSearch::gaps(std::string_view text, std::string_view gaps) {
-  return gaps_ = std::min(text.find_first_not_of(gaps, gaps_), text.size());
-}
-
-size_t FrontSearch::find(std::string_view text, std::string_view mark) {
-  const size_t at = text.find(mark, looked_);
-  if (at == kNotThere) looked_ = text.size() - beginning_of(mark, text);
-  return at;
-}
-
-size_t FrontSearch::end_of_object(std::string_view text) {
-  const size_t from = std::exchange(looked_, text.size());
-  const size_t size = brackets_.end_in(text.substr(from));
-  return size ? from + size : 0;
-}
-
 CallHead read_call_head(ToolFormat format, std::string_view text, const json::Value& tools,
                         bool first, FrontSearch& search) {
   if (search.is_none) return kMore;
@@ -459,7 +342,7 @@ void read_last_calls(ToolFormat format, std::string_view text, std::vector<ToolC
       format == ToolFormat::tagged || format == ToolFormat::bare || format == ToolFormat::object;
   const bool has_tag = format == ToolFormat::tagged;  // then a call may lack its arguments
   if (const auto call =
-          is_json && !text.empty() ? call_of(without_tag(text), has_tag) : std::nullopt)
+          is_json && !text.empty() ? read_json_call(without_tag(text), has_tag) : std::nullopt)
     calls.push_back(*call);
 }
 
