@@ -1,6 +1,6 @@
 // The functions of one instruction set for the elementwise operations, over single rows and heads,
 // given as plain pointers because files for wide instruction sets include no other header.
-// elementwise.cc has the loops around them.
+// elementwise.cc and qkv.cc have the loops around them.
 #pragma once
 
 #include <cstdint>
