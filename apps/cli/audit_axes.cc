@@ -4,6 +4,7 @@
 
 #include <random>
 
+#include "audit_draft_axes.h"
 #include "device/cuda_device.h"
 #include "engine/runner.h"
 #include "kernels/select.h"
@@ -43,21 +44,14 @@ void add_states(Schedule& s, const DecoderSpec& spec) {
   s.engine.kv_bytes += Runner::cell_bytes(states_of(spec), limits, type);
 }
 
-// Drafts of one to five levels, some of them right, with up to three others beside each.
-ReplayOptions random_trees(uint32_t seed) {
-  return {.num_speculative_tokens = 1 + static_cast<int32_t>(seed % 5),
-          .right = 0.8,
-          .branches = 1 + static_cast<int32_t>(seed % 4),
-          .seed = seed};
-}
-
 // Two pipeline stages, the second from layer `cut` on.
 void divide(ModelOptions& model, int cut) {
   model.stages = 2;
   model.layer_cuts = {cut};
 }
 
-// Every axis at once, as the seed has it: who is computed when, where, by whom, beside whom.
+// Every axis at once, as the seed has it: when and where a request is computed, by which workers
+// and beside which others.
 Schedule random_schedule(const Schedule& base, const DecoderSpec& spec, uint32_t seed, int live) {
   std::mt19937 random(9000 + seed);
   const auto below = [&](size_t n) { return static_cast<int>(random() % n); };
@@ -95,14 +89,7 @@ Schedule random_schedule(const Schedule& base, const DecoderSpec& spec, uint32_t
   return s;
 }
 
-// A schedule like `base` under a label, at the end of the axis.
-Schedule& vary(Axis& axis, const Schedule& base, std::string label) {
-  Schedule& s = axis.schedules.emplace_back(base);
-  s.label = std::move(label);
-  return s;
-}
-
-// ---- Beside whom, and when ----
+// ---- Neighbours and times ----
 
 Axis batch_sizes(bool full, const Schedule& base) {
   Axis axis{"batch and place", {}, true};
@@ -152,7 +139,7 @@ Axis policies(const Schedule& base) {
   return axis;
 }
 
-// ---- By whom ----
+// ---- Workers ----
 
 Axis threads(const Schedule& base) {
   Axis axis{"threads", {}, false};
@@ -268,7 +255,7 @@ Axis restart(const Schedule& base) {
   return axis;
 }
 
-// ---- In what memory ----
+// ---- Memory ----
 
 Axis block_sizes(const Schedule& base) {
   Axis axis{"block size", {}, false};
@@ -325,77 +312,6 @@ Axis steps_in_flight(const Schedule& base) {
   return axis;
 }
 
-// ---- With what drafts ----
-
-Axis draft_trees(bool full, const Schedule& base) {
-  Axis axis{.name = "draft trees", .control_differs = true, .expects_drafts = true};
-  vary(axis, base, "plain");
-  for (uint32_t seed = 1; seed <= (full ? 8u : 2u); ++seed)
-    for (const int slots : full ? std::vector<int>{32, 64, 128} : std::vector<int>{32}) {
-      Schedule& s = vary(axis, base, fmt::format("trees {}, blocks of {}", seed, slots));
-      s.replay = random_trees(seed);
-      s.engine.block_size = slots;
-    }
-  return axis;
-}
-
-// Every way to draft, and drafts that are always right, always wrong, right until the last or
-// anything at random: beside each other and beside neighbours.
-Axis drafters(bool full, const Schedule& base, const DecoderSpec& spec) {
-  Axis axis{.name = "drafters", .control_differs = true, .expects_drafts = true};
-  vary(axis, base, "none");
-  // As long as they are told, since no draft pays for a model this small.
-  const auto draft = [&](std::string config) {
-    if (config.find("adaptive") == std::string::npos)
-      config.replace(config.rfind('}'), 1, R"(, "adaptive": false})");
-    Schedule& s = vary(axis, base, config);
-    s.drafts = config;
-    s.neighbours = 3;
-  };
-  draft(R"({"method": "ngram", "prompt_lookup_min": 1, "prompt_lookup_max": 3})");
-  draft(R"({"method": "suffix"})");
-  draft(R"({"method": "lookahead"})");
-  const std::vector<std::string> lengths =
-      full ? std::vector<std::string>{"1", "3", "9"} : std::vector<std::string>{"3"};
-  // A drafter of the target's shape, where it is made quickly.
-  const bool makes_model = int64_t{spec.layers} * spec.hidden * spec.hidden < (1 << 24);
-  const bool has_module = read_model_config(base.model).spec.mtp_layers > 0;
-  const bool has_exit = spec.layers > 1 && !has_states(spec);
-  int skipped = 1;
-  while (skipped < spec.layers - 1 && spec.keys_are_shared(skipped)) ++skipped;
-  for (const std::string& k : lengths) {
-    const std::string length = R"(, "num_speculative_tokens": )" + k + "}";
-    if (makes_model) draft(R"({"method": "draft_model", "model": "dummy:77")" + length);
-    if (has_exit) draft(R"({"method": "early_exit")" + length);
-    if (has_module) draft(R"({"method": "mtp")" + length);
-    if (has_exit && skipped < spec.layers - 1)
-      draft(fmt::format(R"({{"method": "swift", "skip_layers": [{}])", skipped) + length);
-  }
-  if (makes_model) draft(R"({"method": "medusa", "model": "dummy:77"})");
-  if (makes_model && spec.layer(0).attention()) {
-    for (const char* method : {"eagle", "eagle3"})
-      draft(fmt::format(R"({{"method": "{}", "model": "dummy:77"}})", method));
-    draft(R"({"method": "eagle3", "model": "dummy:77", "eagle_topk": 3, "eagle_depth": 3, )"
-          R"("num_speculative_tokens": 9})");
-  }
-  if (has_exit)
-    draft(
-        R"({"method": "early_exit", "exit_layer": 1, "adaptive": true, "speculative_token_tree": )"
-        R"("[(0,), (0,0), (0,1), (1,), (1,0), (1,0,0), (2,)]"})");
-  const auto replay = [&](std::string label, const ReplayOptions& options) {
-    vary(axis, base, std::move(label)).replay = options;
-  };
-  for (const int nodes : full ? std::vector<int>{1, 4, 17} : std::vector<int>{5}) {
-    replay(fmt::format("{} right", nodes), {.num_speculative_tokens = nodes});
-    replay(fmt::format("{} wrong", nodes), {.num_speculative_tokens = nodes, .right = 0});
-    replay(fmt::format("{}, the last wrong", nodes),
-           {.num_speculative_tokens = nodes, .last_is_wrong = true});
-    replay(fmt::format("{} levels of 3 at random", nodes),
-           {.num_speculative_tokens = nodes, .right = 0.7, .branches = 3});
-  }
-  return axis;
-}
-
 // Beside requests of other adapters and of none, in turn where there is room for one, on ranks and
 // stages, with drafts and with little room.
 Axis adapters(const Schedule& base, const DecoderSpec& spec) {
@@ -422,19 +338,6 @@ Axis adapters(const Schedule& base, const DecoderSpec& spec) {
   return axis;
 }
 
-// "acceptance": "rejection" gives up the guarantee: sampled answers depend on the drafts.
-Axis rejection(const Schedule& base) {
-  Axis axis{.name = "drafts by rejection",
-            .control_differs = true,
-            .expects_drafts = true,
-            .promises_nothing = true};
-  vary(axis, base, "no drafts");
-  for (uint32_t seed = 1; seed <= 2; ++seed)
-    vary(axis, base, fmt::format("trees {}", seed)).replay = random_trees(seed);
-  for (Schedule& s : axis.schedules) s.model.rejection = true;
-  return axis;
-}
-
 Axis all_together(bool full, const Schedule& base, const DecoderSpec& spec) {
   const int live = full ? 256 : 32;
   Axis axis{"all together", {}, true, true, true, live};
@@ -444,6 +347,12 @@ Axis all_together(bool full, const Schedule& base, const DecoderSpec& spec) {
 }
 
 }  // namespace
+
+Schedule& vary(Axis& axis, const Schedule& base, std::string label) {
+  Schedule& s = axis.schedules.emplace_back(base);
+  s.label = std::move(label);
+  return s;
+}
 
 std::vector<Axis> make_axes(bool full, const Schedule& base, const DecoderSpec& spec) {
   const bool on_gpu = base.model.device != "cpu";

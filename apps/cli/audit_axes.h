@@ -24,6 +24,9 @@ struct Axis {
   bool promises_nothing = false;
 };
 
+// Adds a schedule like `base` under a label at the end of the axis.
+Schedule& vary(Axis& axis, const Schedule& base, std::string label);
+
 // `full`: more schedules on each.
 std::vector<Axis> make_axes(bool full, const Schedule& base, const DecoderSpec& spec);
 
