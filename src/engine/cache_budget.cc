@@ -6,9 +6,7 @@
 #include <map>
 
 #include "base/error.h"
-#include "engine/devices.h"
 #include "engine/engine.h"
-#include "engine/host_job.h"
 #include "engine/step_budget.h"
 #include "scheduler/policies.h"
 
@@ -205,7 +203,7 @@ int64_t Engine::blocks_beside_a_step() {
   };
   std::map<Device*, Needed> needed_on;  // by all workers of the device
   const std::span<Worker* const> here = model_.workers().here();
-  const int64_t workers = here.size() == 1 ? workers_on_gpu_of_home() : 1;
+  const int64_t workers = model_.workers().workers_on_device_of_home();
   for (const Worker* worker : here) {
     const Shard& shard = worker->weights().shard();
     Needed& needed = needed_on[&worker->device()];
@@ -218,15 +216,6 @@ int64_t Engine::blocks_beside_a_step() {
         std::min(least, (share(static_cast<int64_t>(device->available_bytes())) - needed.cells) /
                             std::max<int64_t>(1, needed.block));
   return least;
-}
-
-// Workers in processes take as much of the GPU that they share with home.
-int64_t Engine::workers_on_gpu_of_home() const {
-  const WorkerPlace& home = model_.workers().home().place();
-  if (model_.options().executor == "hosts")
-    return workers_beside(model_.options().device, 0, hosts::launch().local_size);
-  return workers_beside(model_.options().device, home.stage * home.ranks + home.rank,
-                        home.ranks * home.stages);
 }
 
 }  // namespace invar

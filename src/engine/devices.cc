@@ -58,10 +58,10 @@ std::vector<std::shared_ptr<Device>> open_devices(const std::string& name, int w
   return devices;
 }
 
-std::shared_ptr<Device> open_device(const std::string& name, int number, int workers, int first) {
+std::shared_ptr<Device> open_device(const std::string& name, DeviceTurn turn, int first) {
   if (name == "cpu") return make_host_device();
-  load_kernels_at_once(workers);
-  return name == "cuda" ? make_gpu(first + number % gpus_for(workers))
+  load_kernels_at_once(turn.workers);
+  return name == "cuda" ? make_gpu(first + turn.number % gpus_for(turn.workers))
                         : make_cuda_device(number_in(name));
 }
 
@@ -76,10 +76,10 @@ PeerOptions peer_options(const std::string& exchange) {
   return {.way = found->second};
 }
 
-int workers_beside(const std::string& name, int number, int workers) {
-  if (name != "cuda") return workers;
-  const int gpus = gpus_for(workers);
-  return (workers - number % gpus + gpus - 1) / gpus;
+int workers_beside(const std::string& name, DeviceTurn turn) {
+  if (name != "cuda") return turn.workers;
+  const int gpus = gpus_for(turn.workers);
+  return (turn.workers - turn.number % gpus + gpus - 1) / gpus;
 }
 
 }  // namespace invar

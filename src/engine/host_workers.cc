@@ -97,6 +97,11 @@ class HostLink final : public MessageLink {
   bool is_job_over_ = false;
 };
 
+// This process's turn among those of this host.
+DeviceTurn turn_here() {
+  return {hosts::launch().local_rank, hosts::launch().local_size};
+}
+
 int threads_here(const ModelOptions& options) {
   const int usable = static_cast<int>(ThreadPool::usable_cores().size());
   return options.threads > 0 ? options.threads : usable;
@@ -106,7 +111,7 @@ class HostWorkers final : public RemoteWorkers {
  public:
   HostWorkers(const ModelDescription& model, const TensorSource& source, ThreadPool& pool,
               const LoadProgress& progress)
-      : RemoteWorkers(model, threads_here(model.options)) {
+      : RemoteWorkers(model, threads_here(model.options), turn_here()) {
     if (size() != hosts::launch().size)
       fail_usage(
           "expected as many processes as there are workers, found {} processes and {} ranks x {} "
@@ -177,11 +182,12 @@ void serve_host_workers() {
   HostLink home(job, 0);
   while (!home.is_job_over()) {
     std::optional<HostLinks> links;  // one model after the other
-    serve_worker(home, [&](LoadModel& message) {
+    const auto connect = [&](LoadModel& message) {
       message.threads = threads_here(message.options);
       message.first_core = 0;
       return links.emplace(job, message.place, message.options).links();
-    });
+    };
+    serve_worker(home, connect, turn_here());
   }
 }
 

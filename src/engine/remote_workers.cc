@@ -1,49 +1,56 @@
 #include "engine/remote_workers.h"
 
+#include <map>
+#include <mutex>
+
 #include "base/fields.h"
 #include "engine/agreement.h"
-#include "engine/devices.h"
-#include "engine/host_job.h"
 #include "engine/wires.h"
 
 namespace invar {
 
 namespace {
 
-// Of messages that a worker may leave unread: a socket holds three times as much. Home waits for
-// no worker that waits for home.
+// Bytes of messages that a worker may leave unread: a socket holds three times as much. So home
+// waits for no worker that waits for home.
 constexpr size_t kMostUnread = 64 << 10;
 
-// Workers are numbered here by stage and rank, so that ranks of a stage have neighbouring GPUs.
-// A device lives as long as the process: what a worker computes over outlives the worker.
-std::shared_ptr<Device> device_of(const ModelDescription& model, const WorkerPlace& place) {
+// Workers are numbered by stage and rank, so that ranks of a stage have neighbouring GPUs.
+DeviceTurn turn_of(const WorkerPlace& place) {
+  return {place.stage * place.ranks + place.rank, place.ranks * place.stages};
+}
+
+// A device lives as long as the process, since links between workers outlive these.
+std::shared_ptr<Device> device_of(const ModelDescription& model, DeviceTurn turn) {
   static std::mutex mutex;
   static std::map<std::string, std::shared_ptr<Device>> devices;
-  const bool is_by_host = model.options.executor == "hosts";
-  const int number =
-      is_by_host ? hosts::launch().local_rank : place.stage * place.ranks + place.rank;
-  const int workers = is_by_host ? hosts::launch().local_size : place.ranks * place.stages;
   const std::lock_guard lock(mutex);
   const int first = model.options.first_gpu;
   std::shared_ptr<Device>& device =
-      devices[fmt::format("{} {}", model.options.device, first + number)];
-  if (!device) device = open_device(model.options.device, number, workers, first);
+      devices[fmt::format("{} {}", model.options.device, first + turn.number)];
+  if (!device) device = open_device(model.options.device, turn, first);
   return device;
 }
 
 }  // namespace
 
-RemoteWorkers::RemoteWorkers(const ModelDescription& model, int threads_of_rank)
+RemoteWorkers::RemoteWorkers(const ModelDescription& model, int threads_of_rank,
+                             std::optional<DeviceTurn> turn)
     : model_(model),
       ranks_(model.options.ranks),
       stages_(model.stages()),
       threads_of_rank_(threads_of_rank),
+      turn_(turn ? *turn : turn_of(place_of(size() - 1, ranks_, stages_))),
       threads_(threads_of_rank_) {}
+
+int RemoteWorkers::workers_on_device_of_home() const {
+  return workers_beside(model_.options.device, turn_);
+}
 
 void RemoteWorkers::load_home(const TensorSource& source, ThreadPool& pool,
                               const LoadProgress& progress) {
   const WorkerPlace place = place_of(size() - 1, ranks_, stages_);
-  home_ = std::make_unique<Worker>(model_, place, device_of(model_, place), pool, threads_, source,
+  home_ = std::make_unique<Worker>(model_, place, device_of(model_, turn_), pool, threads_, source,
                                    progress);
   here_ = {home_.get()};
 }
@@ -124,7 +131,8 @@ bool is_answered(const WorkerMessage& message) {
 
 class WorkerServer {
  public:
-  WorkerServer(MessageLink& link, const Connect& connect) : link_(link), connect_(connect) {}
+  WorkerServer(MessageLink& link, const Connect& connect, std::optional<DeviceTurn> turn)
+      : link_(link), connect_(connect), turn_(turn) {}
 
   void serve() {
     while (const std::optional<std::string> bytes = link_.receive()) {
@@ -169,7 +177,8 @@ class WorkerServer {
     std::unique_ptr<TensorSource> source;
     model_ = std::make_unique<ModelDescription>(message.options, source);
     threads_ = std::make_unique<ThreadPool>(message.threads, message.first_core);
-    worker_ = std::make_unique<Worker>(*model_, message.place, device_of(*model_, message.place),
+    worker_ = std::make_unique<Worker>(*model_, message.place,
+                                       device_of(*model_, turn_ ? *turn_ : turn_of(message.place)),
                                        *threads_, *threads_, *source);
     threads_->pin_caller();
     worker_->join(links);
@@ -177,6 +186,7 @@ class WorkerServer {
 
   MessageLink& link_;
   const Connect& connect_;
+  const std::optional<DeviceTurn> turn_;
   std::unique_ptr<ModelDescription> model_;
   std::unique_ptr<ThreadPool> threads_;
   std::unique_ptr<Worker> worker_;
@@ -184,8 +194,8 @@ class WorkerServer {
 
 }  // namespace
 
-void serve_worker(MessageLink& link, const Connect& connect) {
-  WorkerServer(link, connect).serve();
+void serve_worker(MessageLink& link, const Connect& connect, std::optional<DeviceTurn> turn) {
+  WorkerServer(link, connect, turn).serve();
 }
 
 }  // namespace invar

@@ -1,8 +1,10 @@
 // Workers of which all but home are elsewhere and hear messages: what launches of processes share.
 #pragma once
 
+#include <optional>
 #include <vector>
 
+#include "engine/devices.h"
 #include "engine/message_link.h"
 #include "engine/workers.h"
 
@@ -13,10 +15,13 @@ class RemoteWorkers : public Workers {
   std::span<Worker* const> here() const override { return here_; }
   bool are_all_the_callers() const override { return false; }
   bool runs_ahead() const override { return stages_ > 1; }
+  int workers_on_device_of_home() const override;
 
  protected:
-  // Their links' senders wait for no reader, up to some 64 KiB.
-  RemoteWorkers(const ModelDescription& model, int threads_of_rank);
+  // Their links' senders wait for no reader, up to some 64 KiB. `turn`: home's, where a launcher of
+  // processes says it; else it follows from home's place.
+  RemoteWorkers(const ModelDescription& model, int threads_of_rank,
+                std::optional<DeviceTurn> turn = {});
   // Loads home's share while the others load theirs.
   void load_home(const TensorSource& source, ThreadPool& pool, const LoadProgress& progress);
   Worker& home_worker() { return *home_; }
@@ -38,7 +43,8 @@ class RemoteWorkers : public Workers {
   // A step's message to all but home.
   void send(std::string bytes);
 
-  ThreadPool threads_;  // home's
+  const DeviceTurn turn_;  // home's
+  ThreadPool threads_;     // home's
   std::unique_ptr<Worker> home_;
   std::vector<Worker*> here_;
 };
@@ -46,8 +52,8 @@ class RemoteWorkers : public Workers {
 // The life of a worker that is told by `link` what to do. `connect`: what it computes over, once it
 // knows its place, and which cores, where the message leaves that open; what it returns lives as
 // long as `link`. Returns when nobody tells it more; throws Error when a message makes no sense or
-// a step fails.
+// a step fails. `turn`: as home's.
 using Connect = std::function<WorkerLinks(LoadModel&)>;
-void serve_worker(MessageLink& link, const Connect& connect);
+void serve_worker(MessageLink& link, const Connect& connect, std::optional<DeviceTurn> turn = {});
 
 }  // namespace invar

@@ -39,6 +39,9 @@ class Workers {
 
   virtual ~Workers() = default;
 
+  // How many workers of this host have home's device, if those of other processes do, too; 1: home
+  // alone, or those of here() do.
+  virtual int workers_on_device_of_home() const { return 1; }
   // Those of this process, home last.
   virtual std::span<Worker* const> here() const = 0;
   Worker& home() const { return *here().back(); }

@@ -9,7 +9,7 @@ namespace invar {
 
 TrainingDevice open_training_device(const std::string& name, const std::string& instruction_set,
                                     Order order, int rank, int ranks) {
-  std::shared_ptr<Device> device = open_device(name, rank, ranks);
+  std::shared_ptr<Device> device = open_device(name, {rank, ranks});
   if (device->is_host())
     return {std::move(device), select_kernels(order, instruction_set),
             select_training_kernels(order, instruction_set)};
