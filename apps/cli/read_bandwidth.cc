@@ -3,7 +3,7 @@
 
 #include "base/timer.h"
 #include "command.h"
-#include "kernels/cuda/cuda_kernels.h"
+#include "kernels/back_end.h"
 #include "kernels/limits.h"
 
 namespace invar::cli {
@@ -18,7 +18,7 @@ double measure_gpu_read_bandwidth(Device& device) {
   double best = 0;
   for (int pass = 0; pass < 4; ++pass) {
     const Timer timer;
-    cuda::read(memory.data(), bytes, sum.data(), {&device, stream.get()});
+    gpu_back_end().read(memory.data(), bytes, sum.data(), {&device, stream.get()});
     stream->wait();
     best = std::max(best, static_cast<double>(bytes) / timer.seconds());
   }

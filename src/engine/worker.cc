@@ -2,9 +2,7 @@
 
 #include "base/check.h"
 #include "base/error.h"
-#include "kernels/cuda/baseline.h"
-#include "kernels/cuda/cuda_kernels.h"
-#include "kernels/cuda/fp8.h"
+#include "kernels/back_end.h"
 
 namespace invar {
 
@@ -29,7 +27,7 @@ void expect_gpu_parts(const DecoderSpec& spec, const std::string& device) {
   }
 }
 
-// Of a GPU for what the options ask, or one sentence about why not.
+// A GPU's kernels for the options. Throws UsageError, one sentence, where there are none.
 Kernels gpu_kernels(const ModelDescription& model, Device& device) {
   const ModelOptions& options = model.options;
   expect_gpu_parts(model.spec(), options.device);
@@ -40,16 +38,17 @@ Kernels gpu_kernels(const ModelDescription& model, Device& device) {
     fail_usage(
         "on a GPU the arithmetic control is for bf16 weights and this model's are f32 or f16; use "
         "--weights rounded");
-  if (model.arithmetic.is_baseline) return cuda::baseline_kernels();
-  if (model.arithmetic.order == Order::hopper) cuda::check_hopper_steps(device);
+  const BackEnd& gpu = gpu_back_end();
+  if (model.arithmetic.is_baseline) return gpu.baseline_kernels();
+  if (model.arithmetic.order == Order::hopper) gpu.check_hopper_steps(device);
   if (model.arithmetic.quantised == DType::e4m3) {
     if (model.arithmetic.order != Order::hopper)
       fail_usage(
           "on a GPU products of e4m3 numbers (--weights fp8) go with the arithmetic hopper, and "
           "portable was asked for; use --arith hopper or other --weights");
-    cuda::check_hopper8_steps(device);
+    gpu.check_hopper8_steps(device);
   }
-  return cuda::kernels(model.arithmetic.order);
+  return gpu.kernels(model.arithmetic.order);
 }
 
 Shard shard_of(const ModelDescription& model, const WorkerPlace& place) {

@@ -1,7 +1,7 @@
 // The public API over an instance: weights that a caller has as tensors.
 #include "base/error.h"
 #include "engine/model_description.h"
-#include "kernels/cuda/finite.h"
+#include "kernels/back_end.h"
 #include "session/changed_weights.h"
 #include "session/session_impl.h"
 #include "session/session_request.h"
@@ -46,11 +46,11 @@ void expect_finite(const TensorSource& loaded, const Change& change, Device& dev
             first_non_finite(tensor.bytes.data(), tensor.info.dtype, tensor.info.elements());
         bad >= 0)
       fail_non_finite(loaded, name, bad);
-  std::vector<cuda::GpuValues> values;
+  std::vector<GpuValues> values;
   for (const auto& [name, tensor] : change.on_gpu)
     values.push_back({tensor.data, tensor.info.dtype, tensor.info.elements()});
   if (values.empty()) return;
-  const std::vector<int64_t> found = cuda::first_non_finite(device, values);
+  const std::vector<int64_t> found = gpu_back_end().first_non_finite(device, values);
   size_t i = 0;
   for (const auto& [name, tensor] : change.on_gpu)
     if (const int64_t bad = found[i++]; bad >= 0) fail_non_finite(loaded, name, bad);

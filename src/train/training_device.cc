@@ -2,7 +2,7 @@
 
 #include "base/error.h"
 #include "engine/devices.h"
-#include "kernels/cuda/cuda_kernels.h"
+#include "kernels/back_end.h"
 #include "kernels/select.h"
 
 namespace invar {
@@ -15,9 +15,10 @@ TrainingDevice open_training_device(const std::string& name, const std::string& 
             select_training_kernels(order, instruction_set)};
   if (instruction_set != "auto")
     fail_usage("the instruction set {} was asked for and the device is {}", instruction_set, name);
-  if (order == Order::hopper) cuda::check_hopper_steps(*device);
-  return {std::move(device), cuda::kernels(order), cuda::training_kernels(order),
-          cuda::pack_outputs, cuda::widen};
+  const BackEnd& gpu = gpu_back_end();
+  if (order == Order::hopper) gpu.check_hopper_steps(*device);
+  return {std::move(device), gpu.kernels(order), gpu.training_kernels(order), gpu.pack_outputs,
+          gpu.widen};
 }
 
 }  // namespace invar
