@@ -266,7 +266,6 @@ bool ModelDrafter::run_batch() {
       !batch_.rows.empty() &&
       blocks_.take_scratch(scratch_blocks_needed(batch_.rows, kBlockSize), batch_.scratch_blocks);
   if (goes_on) {
-    rows_computed_ += std::ssize(batch_.rows);
     ForwardIo io;
     io.take_logits = [&](int64_t first, std::span<const float> logits) {
       const size_t count = logits.size() / static_cast<size_t>(model_->spec().vocab);

@@ -60,9 +60,6 @@ class ModelDrafter final : public Proposer {
   void forget(int64_t id) override;
   void recover() override;
 
-  // Rows that it computed so far, of known tokens and of drafts.
-  int64_t rows_computed() const { return rows_computed_; }
-
  private:
   // A sequence that is drafted for in this round.
   struct Draft {
@@ -108,7 +105,6 @@ class ModelDrafter final : public Proposer {
   Executor executor_;
   DraftSampler sampler_;
   std::unordered_map<int64_t, std::vector<int32_t>> computed_;
-  int64_t rows_computed_ = 0;
 
   // The drafts of this round, and the batch that is being built in it.
   std::vector<Draft> drafts_;

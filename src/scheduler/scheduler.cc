@@ -99,13 +99,6 @@ void Scheduler::remove(int64_t id) {
   if (was_resident) forget_gone();
 }
 
-void Scheduler::set_drafts(int64_t id, int32_t drafts) {
-  const auto found = index_of_.find(id);
-  if (found == index_of_.end()) return;
-  CHECK(sequences_[found->second].ahead_until == 0, "drafts of a sequence that runs ahead");
-  sequences_[found->second].drafts = drafts;
-}
-
 void Scheduler::plan(int32_t budget, StepPlan& plan) {
   plan.clear();
   if (plans_in_flight() == options_.max_plans_in_flight) return;

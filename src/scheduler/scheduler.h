@@ -86,7 +86,6 @@ class Scheduler {
   // Forgets a sequence; its blocks are free once no uncommitted plan computes it. Unknown ids are
   // ignored: it may have finished. Takes as long however many wait.
   void remove(int64_t id);
-  void set_drafts(int64_t id, int32_t drafts);
 
   // Plans the next step of at most min(budget, max_num_batched_tokens) rows. The plan is empty when
   // there is nothing to do before a commit, or as many plans are uncommitted as are allowed. Blocks

@@ -71,11 +71,10 @@ class Language {
   void define(int32_t rule, Expr body) { bodies_[rule] = body; }
   Expr rule(int32_t rule);
 
-  // The language is what `root` derives. Throws UsageError where a rule begins with itself. A
-  // language that has no text is one too (is_void).
+  // The language is what `root` derives; it may have no text. Throws UsageError where a rule begins
+  // with itself.
   void finish(Expr root);
   Expr root() const { return root_; }
-  bool is_void() const { return nodes_[root_].depth > kMaxDepth; }
 
   const Node& node(Expr expr) const { return nodes_[expr]; }
   bool can_be_empty(Expr expr) const { return nodes_[expr].empty_depth <= kMaxDepth; }
