@@ -179,7 +179,7 @@ class Report {
   json::Array rows_;
 };
 
-// Of the bundled model, which somebody wants to see hold, fast.
+// Whether the audit is of the bundled model, which somebody wants to see hold, fast.
 bool is_quick(const AuditFlags& flags) {
   return flags.model.options.model.empty() && !flags.full;
 }

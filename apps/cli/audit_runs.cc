@@ -22,7 +22,7 @@ namespace {
 
 // ---- Another process ----
 
-// What this program prints when it is started with these arguments.
+// Starts this program with these arguments and returns its output.
 std::string output_of_self(std::vector<std::string> arguments) {
   int ends[2];
   if (pipe(ends) != 0) fail("cannot make a pipe for a second process");

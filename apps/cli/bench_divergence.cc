@@ -204,7 +204,7 @@ int run_divergence(DivergenceFlags flags) {
 
 namespace {
 
-// Of the tables over ranks and batches.
+// Flags of the tables over ranks and batches.
 void add_rank_divergence_flags(CLI::App& command, RankDivergence& over) {
   command
       .add_option(

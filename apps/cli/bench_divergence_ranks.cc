@@ -18,7 +18,7 @@ namespace invar::cli {
 
 namespace {
 
-// Of one request, in one setting.
+// The answer to one request, in one setting.
 struct Answer {
   std::vector<int32_t> tokens;
   std::vector<float> probabilities;  // of its tokens, before sampling's filters
@@ -80,7 +80,7 @@ Answers answers_of(const std::shared_ptr<Model>& model, const RankDivergence& fl
   return std::move(answering.answers);
 }
 
-// What the settings say of one request.
+// Compares the settings' answers to one request.
 void compare(const std::vector<Answers>& settings, size_t request, Side& side) {
   std::set<std::vector<int32_t>> unique;
   std::set<Digest> logits;

@@ -27,7 +27,7 @@ std::string peak_set(std::string_view set) {
   return std::string(set == "scalar" ? "avx2" : set);
 }
 
-// What a GPU is measured by beside the rest: batches that decode behind 1024 tokens, a long prompt.
+// Further measurements on a GPU: batches that decode behind 1024 tokens, and a long prompt.
 struct LongContext {
   static constexpr int kContext = 1024, kAnswer = 96, kPrompt = 8192;
   static constexpr int kBatches[] = {1, 32, 64};
@@ -124,7 +124,7 @@ json::Value to_json(const std::vector<Row>& rows) {
   return v;
 }
 
-// Of the CPU; a GPU's is measured with the model.
+// The CPU's bandwidth; a GPU's is measured with the model.
 double cpu_bandwidth(const ModelBenchFlags& flags) {
   ThreadPool pool(flags.model.options.threads);
   const auto device = make_host_device();

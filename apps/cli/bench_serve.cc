@@ -37,7 +37,7 @@ struct BenchServeFlags {
   std::vector<double> percentiles = {50, 90, 99};
 };
 
-// Bodies of requests and when to send them. What is random depends on --seed alone.
+// Bodies of requests and when to send them. Random choices depend on --seed alone.
 class Workload {
  public:
   Workload(const BenchServeFlags& flags, std::string model)
@@ -186,7 +186,7 @@ std::string first_model(LoadTarget target) {
   return id->as_string();
 }
 
-// What the server's metrics say of its GPU's idle time; 0 where it does not.
+// The seconds that the server's GPU was idle, by its metrics; 0 where they do not say it.
 double device_idle_seconds(LoadTarget target) {
   constexpr std::string_view kName = "\ninvar:device_idle_seconds_total{";
   target.url += "/metrics";

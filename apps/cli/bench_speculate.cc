@@ -46,8 +46,8 @@ std::string beginning_of(const std::string& story) {
   return story.substr(0, story.rfind(' ', kBeginning));
 }
 
-// What the bundled model was trained for, by documents that it was not trained on. Another model
-// goes on with them, too.
+// The task that the bundled model was trained for, by documents that it was not trained on. Another
+// model goes on with them, too.
 Task held_out(corpus::Kind kind) {
   Task task{.name = corpus::kKindNames[static_cast<size_t>(kind)]};
   for (int64_t i = 0; std::ssize(task.prompts) < kPrompts; ++i) {
@@ -59,7 +59,7 @@ Task held_out(corpus::Kind kind) {
   return task;
 }
 
-// What prompt lookup is for: answers that repeat the question.
+// The task that suits prompt lookup: answers that repeat the question.
 Task copies() {
   const std::vector<std::string> asked = {
       "Copy this list.\n- orange doll\n- red lantern\n- 62\n- Paul\n- blue kite",
@@ -118,7 +118,7 @@ std::vector<std::unique_ptr<Arm>> make_arms(const std::shared_ptr<Model>& model,
 }
 
 // The arms take turns with every step, so that a machine that others use is as fast for one as for
-// the other. What replays plain answers begins when they are there.
+// the other. An arm that replays plain answers begins when they are there.
 void run_in_turn(std::span<const std::unique_ptr<Arm>> arms, const std::vector<Request>& requests,
                  bool plain_first) {
   arms[0]->begin(requests, {});
@@ -131,7 +131,7 @@ void run_in_turn(std::span<const std::unique_ptr<Arm>> arms, const std::vector<R
   }
 }
 
-// Of answers to the same requests in the same order; their ids differ.
+// Counts the answers that differ, to the same requests in the same order; their ids differ.
 int64_t count_changed(const AnswerTokens& answers, const AnswerTokens& plain) {
   int64_t changed = 0;
   for (auto a = answers.begin(), b = plain.begin(); a != answers.end(); ++a, ++b)
@@ -190,7 +190,7 @@ std::vector<SpeculateRow> run_task(const Task& task, int batch, const std::share
          .adaptive_estimate = adaptive && adaptive->estimates().measured > 0
                                   ? adaptive->estimates().predicted / adaptive->estimates().measured
                                   : 0,
-         // Of a weight: two bytes, and two operations with each row.
+         // A weight is two bytes, and two operations with each row.
          .operations_per_byte = rows_per_step});
   }
   return rows;

@@ -27,7 +27,7 @@ struct BenchTrainFlags {
 };
 
 // Multiplications and additions of a step: a forward of whole rows with all logits, and twice that
-// for the backward. What a kernel computes again does not count.
+// for the backward. Operations that a kernel does again do not count.
 double step_operations(const TrainerOptions& t) {
   const DecoderSpec& s = t.model.spec;
   const double n = t.context;
@@ -108,7 +108,7 @@ double bytes_of(std::string_view name, const TrainerOptions& t, double parameter
   return 0;
 }
 
-// What the machine can do at most, per second.
+// The peaks of the machine, per second.
 struct TrainLimits {
   double products, bytes;
 };
@@ -145,7 +145,7 @@ void print_profile(const TrainerOptions& options, const OperationTimes& times, d
       1e3 * in_passes, 1e3 * bytes_in_all / limits.bytes);
 }
 
-// Of memory that no cache holds.
+// The bandwidth of memory that no cache holds.
 double read_bandwidth(ThreadPool& pool) {
   const std::unique_ptr<Device> device = make_host_device();
   const DeviceArray<std::byte> memory(*device, size_t{512} << 20, "a measurement");

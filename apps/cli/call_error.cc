@@ -62,7 +62,7 @@ bool takes_a_model(const CLI::App& command) {
   return command.get_option_no_throw("MODEL") != nullptr;
 }
 
-// What the parser had no use for.
+// Names the words that the parser had no use for.
 std::string about_rest(const CLI::App& command, const std::string& name,
                        const std::vector<std::string>& rest) {
   const auto option = std::ranges::find_if(rest, [](const auto& word) { return word[0] == '-'; });

@@ -19,7 +19,7 @@ struct ConvertFlags {
   int threads = 0;
 };
 
-// Of --gguf.
+// The types of --gguf.
 constexpr DType kGgufTypes[] = {DType::bf16, DType::q8_0, DType::q4_0, DType::q4_k};
 
 DType gguf_type(const std::string& name) {
@@ -31,7 +31,7 @@ DType gguf_type(const std::string& name) {
   fail_usage("--gguf: expected {}, found {}", known, json::quoted(name));
 }
 
-// What was made of the model.
+// Converts the model and says what was made of it.
 std::string convert(const ConvertFlags& flags, ThreadPool& pool, const Conversion& how) {
   if (flags.w8a8 + flags.fp8 + flags.dequantize + !flags.gguf.empty() + !flags.adapter.empty() != 1)
     fail_usage(

@@ -90,7 +90,7 @@ void print_json(const TraceFile& a, const TraceFile& b, const TraceComparison& r
   fmt::print("{}\n", json::dump(v, 2));
 }
 
-// What the runs were, where they were not the same.
+// Prints the runs' descriptions where they were not the same.
 void print_descriptions(const TraceFile& a, const TraceFile& b) {
   if (!a.about().is_object() || !b.about().is_object()) return;
   for (const auto& [key, value] : a.about().as_object()) {

@@ -50,7 +50,7 @@ std::string kind_name(Kind kind) {
   return corpus::kKindNames[static_cast<size_t>(kind)];
 }
 
-// What is asked, without the story that it is about.
+// The question, without the story that it is about.
 std::string last_paragraph(const std::string& text) {
   const size_t at = text.rfind("\n\n");
   return at == std::string::npos ? text : text.substr(at + 2);

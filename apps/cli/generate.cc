@@ -124,7 +124,7 @@ void print_report(const json::Value& v, const Printer& printer, Model& model) {
              model.instruction_set(), threads, to_hex(printer.answer().logits_hash));
 }
 
-// What `invar diff` says of a recording.
+// The description of a recording that `invar diff` prints.
 json::Value describe_run(const GenerateFlags& flags, Model& model) {
   json::Value v;
   v.set("model", model.options().model);

@@ -150,7 +150,7 @@ void LoadBench::measure_cost() {
   measured_.machine = machine();
   Instance instance({.model = model()->options(), .engine = sampling.engines.front()}, model());
   const Engine& engine = instance.engine();
-  // What it models are plans whose tokens stay on a device; a pipeline's it takes one by one.
+  // The clock models plans whose tokens stay on a device; it takes a pipeline's one by one.
   const SchedulerOptions& scheduler = engine.options().scheduler;
   measured_.plans_in_flight = scheduler.splits_decodes ? 1 : scheduler.max_plans_in_flight;
   measured_.slot_bytes =

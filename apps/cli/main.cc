@@ -82,8 +82,8 @@ int run(Words words) {
   return action();
 }
 
-// A rank of `train`, which all processes of a job compute alike. Whoever fails ends the job, since
-// the others wait for it; what is wrong with the call the first process says.
+// A rank of `train`, which all processes of a job compute alike. A process that fails ends the job,
+// since the others wait for it. The first process alone says what is wrong with the call.
 int run_alike(const Words& words, bool is_first) {
   try {
     return run(words);

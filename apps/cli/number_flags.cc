@@ -14,7 +14,7 @@ template <typename Number>
 bool parses(const std::string& text, Number& value) {
   const char* end = text.data() + text.size();
   const auto [stop, error] = std::from_chars(text.data(), end, value);
-  // What is no number lies in every range, since no comparison finds it outside.
+  // NaN lies in every range, since no comparison finds it outside.
   const bool is_number = value == value;
   return error == std::errc() && stop == end && is_number;
 }

@@ -84,7 +84,7 @@ int run_experiment(const rl::RlRecipe& recipe, const RlFlags& flags, RunProgress
   return 0;
 }
 
-// What drafts for the sampler. The weights of a module of multi-token prediction are not trained
+// The proposer for the sampler. The weights of a module of multi-token prediction are not trained
 // and not handed over, and acceptance by rejection would show in the answers.
 SpeculativeConfig speculation_of(const SpeculationFlags& flags) {
   const SpeculativeConfig config = config_of(flags);

@@ -17,7 +17,7 @@ namespace invar::cli {
 
 namespace {
 
-// What the factory is asked for.
+// The options that the flags ask the factory for.
 InstanceOptions options_of(const ServeFlags& flags) {
   InstanceOptions options = instance_options(flags.model, flags.engine);
   options.replicas = flags.replicas;
@@ -27,7 +27,7 @@ InstanceOptions options_of(const ServeFlags& flags) {
     engine.fit_context = false;
   }
   if (flags.has_adapters || !flags.adapters.empty()) engine.adapters = flags.adapter_limits;
-  // Who comes in the middle of a step waits for its rest and for the next one.
+  // A request that comes in the middle of a step waits for its rest and for the next one.
   engine.target_step_seconds = flags.target_tbt_ms / 1000 / 2;
   return options;
 }
@@ -47,7 +47,7 @@ std::string drafter_of(const ServeFlags& flags) {
   return config.is_on() ? std::string(name_of(config.method)) : "none";
 }
 
-// What a lab of these flags lets clients choose: no other weights, and nothing that a GPU or
+// The choices that a lab of these flags gives clients: no other weights, and nothing that a GPU or
 // several replicas would need more memory for.
 server::LabChoices lab_choices(const ServeFlags& flags) {
   const ModelOptions options = resolved(flags.model);
@@ -148,9 +148,9 @@ void say_step_rows(const ServeFlags& flags, Instance& instance) {
                instance.engine().step_rows(), flags.target_tbt_ms);
 }
 
-// What large bodies and answers take goes back to the system. Left to itself the allocator takes
-// each large piece that is freed as a reason to keep the next one (mallopt(3)), and 20 bodies of
-// 10 MB leave 190 MiB behind.
+// Gives the memory of large bodies and answers back to the system. Left to itself the allocator
+// takes each large piece that is freed as a reason to keep the next one (mallopt(3)), and 20 bodies
+// of 10 MB leave 190 MiB behind.
 void give_back_large_pieces() {
   ::mallopt(M_MMAP_THRESHOLD, 1 << 20);
 }
@@ -199,7 +199,7 @@ void say_what_is_loaded(const server::ModelCard& card, const ModelOptions& optio
              static_cast<double>(card.bytes) / (1 << 30), card.weights, options.device);
 }
 
-// What computes an answer again needs answers that depend on the request alone.
+// Answers that are computed again must depend on the request alone.
 void refuse_beside_rejection(const ServeFlags& flags) {
   if (!config_of(flags.engine.speculation).rejection) return;
   const char* asked = !flags.journal.empty()         ? "--journal"

@@ -1,4 +1,4 @@
-// What invar serve is told.
+// The flags of invar serve.
 #include "serve_flags.h"
 
 #include <fmt/ranges.h>
@@ -75,7 +75,7 @@ void add_client_flags(CLI::App& command, ServeFlags& flags) {
       ->delimiter(',');
 }
 
-// What clients may take of the server.
+// Limits on clients' use of the server.
 void add_limit_flags(CLI::App& command, ServeFlags& flags) {
   server::ServerOptions& o = flags.server;
   command
@@ -266,7 +266,7 @@ void add_serving_flags(CLI::App& command, ServeFlags& flags) {
   command.add_option("--engine-replica", flags.engine_replica)->group("");
 }
 
-// What the server writes down.
+// Files that the server writes.
 void add_record_flags(CLI::App& command, ServeFlags& flags) {
   server::ServerOptions& o = flags.server;
   command.add_option(

@@ -42,7 +42,7 @@ EngineOptions options() {
   return options;
 }
 
-// Of the steps in which all sequences decode, with drafts if there is a proposer: seconds of the
+// The steps in which all sequences decode, with drafts if there is a proposer: seconds of the
 // host's parts, by name and in all, and between the operations.
 struct HostTimes {
   std::map<std::string_view, std::vector<double>> parts;

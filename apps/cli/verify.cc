@@ -84,7 +84,7 @@ double generate(const Receipt& receipt, const std::shared_ptr<Model>& model,
   return seconds;
 }
 
-// What was found out about an answer.
+// The findings about an answer.
 struct Report {
   std::string fault;  // empty: it is confirmed
   std::vector<Verdict> verdicts;

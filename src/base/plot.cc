@@ -49,7 +49,7 @@ std::string power_label(double exponent) {
   return tick_labels({value, 2 * value})[0];
 }
 
-// What stands at the end of a curve.
+// The label at the end of a curve.
 struct EndLabel {
   double y;
   size_t curve;

@@ -84,9 +84,8 @@ bool are_same(std::string_view a, std::string_view b) {
   return a.size() == b.size() && ::CRYPTO_memcmp(a.data(), b.data(), a.size()) == 0;
 }
 
-// What both ends say first, within a time for all of it. Each proves that it knows the secret by a
-// code of both's random words, who was asked before who asked: so nothing of another connection
-// helps.
+// The greeting of both ends, within a time for all of it. Each proves that it knows the secret by a
+// code over both random words, the other's before its own: so nothing of another connection helps.
 class Greeting {
  public:
   Greeting(int socket, std::string_view secret) : socket_(socket), secret_(secret) {

@@ -31,13 +31,13 @@ void wait_while(const std::atomic<uint32_t>& value, uint32_t old, bool may_spin)
   while (value.load(std::memory_order_acquire) == old) value.wait(old, std::memory_order_acquire);
 }
 
-// Of the exceptions that shares throw, the lowest share's.
+// The exception of the lowest share among those that throw.
 struct FirstThrown {
   std::mutex mutex;
   int share = 0;
   std::exception_ptr exception;
 
-  // Of the handler of share `index`.
+  // Takes the exception of share `index`, in its handler.
   void take(int index) {
     const std::lock_guard lock(mutex);
     if (exception && share < index) return;

@@ -12,7 +12,7 @@ namespace invar {
 
 namespace {
 
-// What the ranks of one group share: where each rank's operand lies during an operation.
+// The ranks of one group share this: where each rank's operand lies during an operation.
 struct Meeting {
   explicit Meeting(int size) : operands(size), barrier(size) {}
   std::vector<std::atomic<const void*>> operands;  // null once their rank has left

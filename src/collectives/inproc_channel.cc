@@ -16,7 +16,7 @@ class InprocChannel final : public Channel {
     const auto* from = static_cast<const std::byte*>(data);
     {
       const std::lock_guard lock(mutex_);
-      // Who sends ahead leaves something unread at any time.
+      // A rank that sends ahead leaves something unread at any time.
       if (received_ > sent_.size() / 2) {
         sent_.erase(sent_.begin(), sent_.begin() + static_cast<std::ptrdiff_t>(received_));
         received_ = 0;

@@ -39,7 +39,7 @@ void SharedWord::end() {
 }
 
 void SharedWord::wake() {
-  // Whoever sleeps has said so before it looked for the last time.
+  // A sleeper has said so before it looked for the last time.
   if (sleepers_.load() > 0) ::syscall(SYS_futex, &value_, FUTEX_WAKE, INT_MAX, nullptr, nullptr, 0);
 }
 

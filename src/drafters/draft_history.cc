@@ -37,8 +37,8 @@ int32_t DraftHistory::find(uint64_t key) {
   return found->second->block;
 }
 
-// Of the key of the blocks before it and the tokens that its rows add, the last one's successor
-// among them. A collision would make a wrong draft and no wrong answer.
+// The key is made of the key of the blocks before and the tokens that the rows add, the last one's
+// successor among them. A collision would make a wrong draft and no wrong answer.
 uint64_t DraftHistory::Rows::next_key(uint64_t key, std::span<const int32_t> tokens,
                                       int32_t block) {
   for (int32_t i = block * kBlock; i <= (block + 1) * kBlock; ++i) {

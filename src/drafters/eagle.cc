@@ -221,7 +221,7 @@ void Eagle::run_batch() {
   points_.clear();
 }
 
-// What the drafter does not know is excluded.
+// Tokens that the drafter does not know are excluded.
 void Eagle::sample(int64_t first, std::span<const float> logits) {
   const size_t known = static_cast<size_t>(checkpoint_.spec().vocab), rows = logits.size() / known;
   const size_t vocab = static_cast<size_t>(target_vocab_);

@@ -63,7 +63,7 @@ EagleCheckpoint::EagleCheckpoint(const std::string& directory, EagleKind kind,
     read(directory, target_weights);
 }
 
-// Of a layer of the target's shape, behind its first, middle and last layers.
+// Makes a layer of the target's shape, which reads the target's first, middle and last layers.
 void EagleCheckpoint::make(uint64_t seed) {
   spec_ = {.family = "llama",
            .hidden = target_.hidden,
@@ -155,7 +155,7 @@ void EagleCheckpoint::take_inputs(std::span<const int32_t> inputs) {
         static_cast<int32_t>(std::ranges::find(aux_layers_, layer - 1) - aux_layers_.begin()));
 }
 
-// What a token's embedding and the features become before the layer.
+// Reads the weights that a token's embedding and the features pass before the layer.
 void EagleCheckpoint::read_inputs(RenamedTensors& tensors, const TensorSource& target_weights) {
   const auto add = [&](const char* name, const std::string& there) {
     tensors.add(kLayer + name, *file_, there);

@@ -13,7 +13,7 @@ namespace {
 
 constexpr const char* kFiles[] = {"medusa_lm_head.safetensors", "model.safetensors"};
 constexpr int kMostHeads = 16, kMadeHeads = 3;
-// Of a step of a head; more sequences take several.
+// The limits of a head's step; more sequences take several.
 constexpr DraftDecoder::Limits kLimits{
     .blocks = 1, .block_size = 128, .max_rows = 128, .max_logit_rows = 16};
 

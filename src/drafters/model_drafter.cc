@@ -127,7 +127,7 @@ void ModelDrafter::propose(std::span<const DraftRequest> requests, std::span<Dra
   for (const Draft& draft : drafts_) write_tree(draft);
 }
 
-// What is known of the sequence and what of it was computed. False when it cannot be drafted for.
+// Finds how much of the sequence is known and computed. False when it cannot be drafted for.
 bool ModelDrafter::begin(Draft& draft) {
   const auto tokens = draft.request->tokens;
   if (draft.request->most < 1 || draft.known() + depth_ > context_) return false;
@@ -145,8 +145,8 @@ bool ModelDrafter::begin(Draft& draft) {
   return blocks_.grow(draft.request->id, draft.known() + depth_);
 }
 
-// Those that lack least come first: a long prompt does not keep answers waiting for their drafts.
-// Whose rows do not all fit goes on in the next round.
+// Those that lack least come first: a long prompt does not keep answers waiting for their drafts. A
+// sequence whose rows do not all fit goes on in the next round.
 void ModelDrafter::run_known_rows() {
   std::ranges::stable_sort(drafts_, {},
                            [](const Draft& draft) { return draft.known() - draft.done; });

@@ -120,8 +120,8 @@ std::span<const float> MtpDrafter::as_read(OutputNorm norm, std::span<const floa
   return normed_;
 }
 
-// Of a sequence that nobody wants drafts of: its module begins at the rows that are left, should it
-// be wanted again.
+// Drops the oldest rows of a sequence that nobody wants drafts of: its module begins at the rows
+// that are left, should it be wanted again.
 void MtpDrafter::drop_oldest(Sequence& s) {
   const int32_t surplus = waiting_rows(s) - kWaitingRows / 2;
   s.base += s.done + surplus;

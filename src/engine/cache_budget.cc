@@ -27,9 +27,9 @@ double gib(int64_t bytes) {
   return static_cast<double>(bytes) / (1 << 30);
 }
 
-// What the side branches of drafts get of `room` blocks, of which `spare` are left beside the
-// context of one sequence, which comes first. A step of one sequence takes `one` at most: it gets
-// them, one of many while they suffice. Where there are fewer, larger trees are cut to their
+// The blocks for side branches of drafts, out of `room` blocks. `spare` of these are left beside
+// the context of one sequence, which comes first. A step of one sequence takes `one` at most: alone
+// it gets them, among many while they last. Where there are fewer, larger trees are cut to their
 // trunks.
 int32_t scratch_beside(int64_t room, int64_t spare, int32_t one, int32_t sequences) {
   const int64_t wanted = std::clamp<int64_t>(room / 16, one, int64_t{one} * sequences);
@@ -91,7 +91,7 @@ void Engine::settle_step_rows(ThreadPool* threads) {
   s.max_num_batched_tokens = std::min(most, std::max(rows, s.max_num_seqs + prompt_rows()));
 }
 
-// Of all workers together.
+// The sum over all workers.
 int64_t Engine::block_bytes() const {
   int64_t total = 0;
   for (int rank = 0; rank < model_.ranks(); ++rank)
@@ -161,8 +161,8 @@ int Engine::sized_blocks() {
   return static_cast<int>(blocks);
 }
 
-// What an answer may be long is said by the model or the user. A smaller cache is no reason to cut
-// it; it is one not to start.
+// The model or the user says how long an answer may be. A smaller cache is no reason to cut
+// answers; it is a reason not to start.
 void Engine::settle_context(int blocks) {
   int32_t& context = options_.scheduler.max_model_len;
   const int64_t slots = int64_t{blocks} * options_.block_size;

@@ -92,7 +92,7 @@ std::unique_ptr<PrefixCache> Engine::make_cache(const RunnerLimits& limits) cons
       *pool_, SnapshotCells{limits.cells + limits.draft_cells, limits.snapshots});
 }
 
-// Of several ranks where it was asked for.
+// Several ranks run ahead only where it was asked for.
 bool Engine::may_run_ahead() const {
   return is_async() && !proposer_ && model_.stages() == 1 &&
          (model_.ranks() == 1 ||
@@ -208,7 +208,7 @@ bool Engine::schedule(RequestState& state) {
     if (!slot) return false;
     state.adapter = *slot;
   }
-  // Whoever wants something of every position computes every row.
+  // A request that wants something of every position has every row computed.
   const bool shares = !state.request.params.prompt_logprobs && !state.request.pooled &&
                       !state.request.routed_experts;
   const bool decodes = !state.request.pooled;

@@ -177,7 +177,8 @@ bool Job::has_ended(int process) const {
   return control(process).has_hung_up();
 }
 
-// Who has the greater number connects: a chain that ends with the first, who only listens.
+// The process with the greater number connects: a chain that ends with the first one, which only
+// listens.
 std::vector<std::shared_ptr<SecretSocket>> Job::meet(const std::vector<int>& processes) {
   const int own = launch().rank;
   std::vector<std::shared_ptr<SecretSocket>> sockets(places_.size());

@@ -50,7 +50,7 @@ std::vector<int> balanced_cuts(const DecoderSpec& spec, int stages) {
   std::vector<double> before(costs.size() + 1, 0.0);  // of the layers before this one
   for (size_t i = 0; i < costs.size(); ++i) before[i + 1] = before[i] + costs[i];
   // slowest[s][l]: the least cost of the slowest of s stages with the first l layers; where the
-  // last of them begins. Of equal ones the latest.
+  // last of them begins. Among equal ones the latest counts.
   const auto count = static_cast<size_t>(layers) + 1, all = static_cast<size_t>(stages) + 1;
   constexpr double kNever = std::numeric_limits<double>::infinity();
   std::vector slowest(all, std::vector(count, kNever));

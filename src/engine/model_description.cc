@@ -180,7 +180,7 @@ void check_cuts(const std::vector<int>& cuts, const DecoderSpec& spec) {
     fail_usage("expected ascending layer cuts, found {}", fmt::join(cuts, ","));
 }
 
-// What the cache cannot be with these options.
+// Refuses caches that cannot be used with these options.
 void check_cache(const Arithmetic& arithmetic, const ModelOptions& options) {
   if (arithmetic.cache == CacheType::bf16) return;
   if (arithmetic.is_baseline)
@@ -191,7 +191,7 @@ void check_cache(const Arithmetic& arithmetic, const ModelOptions& options) {
                options.kv_cache_dtype);
 }
 
-// What a model of these layers cannot be computed with.
+// Refuses arithmetics and options that a model of these layers cannot be computed with.
 void check_layers(const DecoderSpec& spec, const Arithmetic& arithmetic,
                   const ModelOptions& options) {
   const AttentionSpec* attention = spec.first<AttentionSpec>();
@@ -329,7 +329,7 @@ ModelDescription::ModelDescription(const ModelOptions& asked, std::unique_ptr<Te
                "opened without\n",
                options.model);
   check_tensors(spec(), *source);
-  // What predicts further stands in the checkpoint, unused unless it drafts.
+  // A module that predicts further stands in the checkpoint, unused unless it drafts.
   if (options.mtp_module)
     check_module(spec(), *source);
   else

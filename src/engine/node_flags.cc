@@ -46,7 +46,7 @@ void set(const char* name, const std::string& value) {
   ::setenv(name, value.c_str(), 1);
 }
 
-// What torchrun says in the environment.
+// Sets the environment as torchrun does.
 void say(int rank, int size, int local_rank, int local_size) {
   set("RANK", std::to_string(rank));
   set("WORLD_SIZE", std::to_string(size));

@@ -19,7 +19,7 @@ namespace {
 
 constexpr int kSpins = 4000;  // some 100 us, as a thread pool waits
 
-// What one worker computes over, with its ends of it.
+// The links of one worker, with its ends of them.
 struct Ends {
   std::vector<Socket> peers;                                   // by rank of its group
   Socket before, after;                                        // stages

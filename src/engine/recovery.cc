@@ -22,7 +22,7 @@ void Engine::recover(OutputSink& sink) {
   emit(sink);
 }
 
-// What was given to it reads and writes memory that is used again.
+// Work that was given to it reads and writes memory that is used again.
 void Engine::wait_for_device() {
   try {
     executor_->decoder().execution.stream->wait();
@@ -30,7 +30,7 @@ void Engine::wait_for_device() {
   }
 }
 
-// What was sampled before the step failed stands: its logits were there as a whole.
+// Tokens that were sampled before the step failed stand: their logits were there as a whole.
 void Engine::discard(StepInFlight& step) {
   results_.assign(step.plan.entries.size(), StepResult{});
   for (SamplingStage::Walk& walk : step.sampling->walks())

@@ -16,7 +16,7 @@ ScratchCells scratch_cells(const RunnerLimits& limits) {
           .states = limits.draft_cells};
 }
 
-// Of the layers that the decoder runs in this stage, or of its module alone.
+// Makes the storage of the layers that the decoder runs in this stage, or of its module alone.
 std::unique_ptr<SequenceStore> make_storage(const Decoder& decoder, const RunnerLimits& limits) {
   const Shard& shard = decoder.weights->shard();
   const int first = limits.mtp_module ? decoder.spec.layers : shard.layers.begin;

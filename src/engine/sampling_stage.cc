@@ -30,7 +30,7 @@ bool fails_for_numbers(SamplingStage::Walk& walk, std::span<const bool> non_fini
 
 }  // namespace
 
-// What each thread of the team needs to turn a row of logits into a token.
+// The tools with which each thread of the team turns a row of logits into a token.
 struct SamplingStage::PerThread {
   explicit PerThread(const Kernels& kernels) : logprobs(kernels) {}
 
@@ -129,7 +129,7 @@ void SamplingStage::finish_on_device(std::span<const bool> non_finite) {
       take(walk, sampled[static_cast<size_t>(walk.next_logits())]);
 }
 
-// What the device sampled where the walk stands.
+// Takes the device's sample at the place where the walk stands.
 void SamplingStage::take(Walk& walk, const DeviceSampled& sampled) {
   RequestState& state = *walk.state;
   if (const char* error = state.constraint.error()) return enter(walk, state.fail(error));
@@ -199,7 +199,7 @@ void SamplingStage::sample(Walk& walk, std::span<const float> logits, PerThread&
   enter(walk, std::move(output));
 }
 
-// Of the rows among these that are the walk's. A row with a NaN has token 0.
+// Reads the argmax of those of these rows that are the walk's. A row with a NaN has token 0.
 void SamplingStage::read_argmax(Walk& walk, int64_t first, std::span<const float> logits) const {
   const int64_t count = static_cast<int64_t>(logits.size() / vocab_);
   const int64_t begin = std::max<int64_t>(first, walk.root_logits);

@@ -33,8 +33,8 @@ void SharedLayers::run(Executor& executor, const Batch& batch, ForwardIo& io) {
   executor.run(part_, io);
 }
 
-// Of the rows that the drafter has not computed. False when something was not finite: then all rows
-// are computed, and each of them is told what it finds.
+// Runs the first layers of the rows that the drafter has not computed. False when something was not
+// finite: then all rows are computed, and each of them is told what it finds.
 bool SharedLayers::run_first_layers(Executor& executor, const Batch& batch, OperationTimes* times) {
   part_ = batch;
   part_.layer_end = layers_;

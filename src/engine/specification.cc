@@ -16,7 +16,7 @@ std::string bits_of(double number) {
   return fmt::format("{:016x}", std::bit_cast<uint64_t>(number));
 }
 
-// What only some families' rotations have.
+// Adds the settings that only some families' rotations have.
 json::Value& add_turns(json::Value& object, const RopeSpec& rope) {
   if (rope.rotated > 0) object.set("rotated", rope.rotated);
   if (rope.spans_head) object.set("spans_head", true);
@@ -92,7 +92,7 @@ const char* name_of(Nonlinearity curve) {
   return "";
 }
 
-// What is as of most families is left out.
+// Settings that are as in most families are left out.
 json::Value experts_json(const ExpertsSpec& experts) {
   const Routing& how = experts.routing;
   json::Value object = json::Object{{"count", how.experts},
@@ -230,7 +230,7 @@ json::Value multipliers_json(const MultiplierSpec& m) {
   return object;
 }
 
-// What the first four families have none of.
+// Choices that none of the first four families makes.
 json::Value choices_json(const DecoderSpec& spec) {
   json::Value object = json::Object{};
   const std::pair<const char*, bool> flags[] = {{"joint_qk_norm", spec.joint_qk_norm},

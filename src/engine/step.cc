@@ -276,8 +276,8 @@ void Engine::run_with_host_logits(StepInFlight& step) {
   if (clock_) clock_->end(step.number);
 }
 
-// What the proposer has computed of the step's rows is not computed again, but for a trace, which
-// shows every operation.
+// Rows that the proposer has computed are not computed again, but for a trace, which shows every
+// operation.
 void Engine::run_layers(StepInFlight& step) {
   if (!shared_ || trace_ || step.batch.wants_experts) return executor_->run(step.batch, step.io);
   shared_->begin(std::ssize(step.batch.rows));

@@ -10,10 +10,10 @@ namespace invar {
 namespace {
 
 constexpr int kLeastRows = 32;  // a leaf of the attention: fewer rows waste a step
-// Of the target, the rest is for what stands in a step beside a prompt's rows, and for noise.
+// The prompts' share of the target; the rest is for the other rows of a step, and for noise.
 constexpr double kShareOfPrompts = 0.8;
 
-// Rows `slots - rows` and on of one sequence. What stands in its blocks does not matter.
+// Rows `slots - rows` and on of one sequence. The contents of its blocks do not matter.
 Batch batch_of(int rows, int slots, int block_size) {
   Batch batch;
   batch.sequences.resize(1);

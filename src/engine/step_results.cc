@@ -21,7 +21,7 @@ bool has_failed(const StepInFlight& step, size_t entry) {
 
 }  // namespace
 
-// What was computed for requests that are over goes nowhere.
+// Results for requests that are over go nowhere.
 void Engine::commit(StepInFlight& step) {
   results_.assign(step.plan.entries.size(), StepResult{});
   WindowRoom room;
@@ -102,7 +102,7 @@ void Engine::count_drafts(const SamplingStage::Walk& walk, int32_t accepted) {
   proposer_->observe(id, nodes, accepted);
 }
 
-// Of what does not sample: chunks that have failed, and pooled requests.
+// Takes the rows that are not sampled from: chunks that have failed, and pooled requests.
 void Engine::take_others(StepInFlight& step) {
   for (size_t i = 0; i < step.plan.entries.size(); ++i) {
     const StepEntry& entry = step.plan.entries[i];

@@ -1,6 +1,6 @@
-// Workers on threads of this process. Of one stage: a thread for each rank, the caller's for rank
-// 0. Of several: a thread for each worker but home, which the caller plays, so that stages before
-// home can be a step ahead of it.
+// Workers on threads of this process. One stage has a thread for each rank, the caller's for rank
+// 0. Several stages have a thread for each worker but home, which the caller plays, so that stages
+// before home can be a step ahead of it.
 #include <algorithm>
 #include <barrier>
 #include <iterator>
@@ -125,7 +125,7 @@ class ThreadWorkers final : public Workers {
   bool runs_ahead() const override { return stages_ > 1; }
 
  private:
-  // Of several stages each worker has one of its own, home the first cores.
+  // With several stages each worker has a pool of its own, home the first cores.
   void make_pools(int threads_of_rank) {
     if (stages_ == 1 && ranks_ > 1) team_.emplace(ranks_, threads_of_rank);
     const int workers = ranks_ * stages_;
@@ -140,7 +140,7 @@ class ThreadWorkers final : public Workers {
 
   Worker& worker(int stage, int rank) { return *here_[stage * ranks_ + ranks_ - 1 - rank]; }
 
-  // What a step has left to do on another thread is done before.
+  // The rest of a step on another thread is done before.
   void order(const WorkerMessage&, AsWorker work) override {
     for (const auto& thread : threads_) (void)thread->wait();
     for (Worker* worker : here_) work(*worker);
@@ -244,7 +244,7 @@ class ThreadWorkers final : public Workers {
     }
   }
 
-  // Of a rank on a GPU, whose operands the host's group does not see.
+  // The group of a rank on a GPU, whose operands the host's group does not see.
   Group* group_on(const Device& device, size_t index) {
     if (device.is_host()) return groups_[index].get();
     return groups_.emplace_back(make_peer_group(*groups_[index], peers_)).get();

@@ -108,7 +108,7 @@ void TraceWriter::record(const TracedOp& op) {
   }
   values_.resize(padded(values_.size() * sizeof(float)) / sizeof(float));
   const int64_t value_bytes = std::ssize(values_) * static_cast<int64_t>(sizeof(float));
-  // What comes after the first that had no room has none either: the kept ones are the run's first.
+  // Values behind the first that had no room have none either: the kept ones are the run's first.
   if (value_bytes > value_bytes_left_) value_bytes_left_ = 0;
   header.has_values = value_bytes <= value_bytes_left_;
   append(std::as_bytes(std::span(&header, 1)));

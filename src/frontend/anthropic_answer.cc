@@ -155,7 +155,7 @@ void MessageWriter::push(size_t, const TokenOutput& output, std::string& out) {
   if (is_over) end(out);
 }
 
-// What is new of the blocks. All but the last are complete.
+// Shows the new part of the blocks. All but the last are complete.
 void MessageWriter::show(bool is_over, std::string& out) {
   const auto& blocks = blocks_.all();
   for (; next_ < blocks.size(); ++next_) {

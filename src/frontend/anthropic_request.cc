@@ -47,7 +47,7 @@ json::Value text_part(const std::string& text) {
   return json::Object{{"type", "text"}, {"text", text}};
 }
 
-// The conversation of a body. What the server has no use for is left out with a warning.
+// The conversation of a body. Blocks that the server has no use for are left out with a warning.
 class Conversation {
  public:
   Conversation(const ThoughtSeal* seal, RequestWarnings& warnings)
@@ -135,7 +135,7 @@ class Conversation {
     return "";
   }
 
-  // What a service ran for the model, or closed, is nothing that a template shows.
+  // A template shows nothing that a service ran for the model, or closed.
   bool is_left_out(const std::string& type) {
     const bool is_run = type == "server_tool_use" || type.ends_with("_tool_result");
     if (!is_run && type != "redacted_thinking") return false;

@@ -52,7 +52,7 @@ bool is_strict(const json::Value& tools, std::string_view function) {
   return false;
 }
 
-// What "#/a/b" names within `root`.
+// The value that "#/a/b" names within `root`.
 const json::Value* referred(const json::Value& root, std::string_view pointer) {
   const json::Value* found = pointer.starts_with('#') ? &root : nullptr;
   while (found && pointer.find('/') != pointer.npos) {
@@ -62,7 +62,7 @@ const json::Value* referred(const json::Value& root, std::string_view pointer) {
   return found;
 }
 
-// What a value may be.
+// The kinds that a value may be of.
 struct Kinds {
   bool text = false, null = false;
 };
@@ -185,7 +185,8 @@ class Parameters final : public ArgumentReader {
     return over_ = true;
   }
 
-  // What there is of a value; false: more is needed. A parameter that comes again is not shown.
+  // Reads as much of a value as is there; false: more is needed. A parameter that comes again is
+  // not shown.
   bool read_value(std::string_view& text, std::string& json) {
     if (text.empty()) return false;
     const ValueEnd end = end_of(text);

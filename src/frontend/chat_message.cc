@@ -155,7 +155,7 @@ class Reader {
     changes_.note("parts of a content are joined by line breaks");
   }
 
-  // What the assistant thought, by the names that templates read.
+  // Reads the assistant's thought, by the names that templates read.
   void read_thought(Value& message) {
     const Value* thought = message.find("reasoning_content");
     if (!thought) thought = message.find("reasoning");

@@ -94,7 +94,7 @@ std::vector<grammar::CallForm> forms_in(const json::Value& value) {
   return forms;
 }
 
-// Of grammar_of_calls.
+// The language of grammar_of_calls.
 grammar::Language calls_of(const json::Value& value) {
   const json::Value *call = value.find("call"), *open = value.find("open"),
                     *close = value.find("close"), *once = value.find("once");
@@ -112,7 +112,7 @@ grammar::Language calls_of(const json::Value& value) {
   return grammar::marked_calls_language(*call, marks, once->as_bool(), answer);
 }
 
-// What may stand between tokens of JSON.
+// The text between tokens of JSON.
 std::string_view whitespace_of(const std::string& kind, const json::Value* found) {
   if (!found) return grammar::kCompact;
   if (!found->is_string() || (kind != "json" && kind != "json_object"))
@@ -201,7 +201,7 @@ std::shared_ptr<Constraint> ConstraintCompiler::compile(const json::Value& all) 
   if (!what.is_object() || what.as_object().size() != (whitespace ? 2 : 1))
     fail_usage("expected one form of the answer, found {}", json::excerpt(what));
   const std::string text = json::dump(what);
-  // Of a schema in a text each quote has two bytes more.
+  // Each quote in a schema within a text has two bytes more.
   if (text.size() > 2 * openai::kMaxFormBytes)
     fail_usage("expected the form of an answer of at most {} bytes of JSON, found {}",
                2 * openai::kMaxFormBytes, text.size());

@@ -50,7 +50,7 @@ class MiddlePrompt {
     for (const int32_t id : tokenizer.encode("")) add(id);  // what begins every prompt
   }
   void add(int32_t id) { ids_.emplace_back(int64_t{id}); }
-  // What a user wrote has no marks.
+  // A user's text has no marks.
   void add(const std::string& text) {
     for (const int32_t id :
          tokenizer_.encode(text, {.add_special_tokens = false, .parse_special = false}))

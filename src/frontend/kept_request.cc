@@ -12,12 +12,12 @@ namespace {
 constexpr std::string_view kDescribing[] = {"user",        "metadata",          "instructions",
                                             "system",      "safety_identifier", "prompt_cache_key",
                                             "service_tier"};
-// What a prompt is made of beside "prompt".
+// Fields that make a prompt beside "prompt".
 constexpr std::string_view kOfPrompt[] = {"suffix", "input_prefix", "input_suffix"};
 constexpr std::string_view kOfItems[] = {
     "type",   "role", "content", "call_id",           "name",   "arguments", "output", "id",
     "status", "text", "summary", "encrypted_content", "refusal"};
-// What a call of another tool than a function was made with.
+// Fields of a call of another tool than a function.
 constexpr std::string_view kOfCalls[] = {"input", "action", "operation"};
 
 // An item of an input, or a part of its content.

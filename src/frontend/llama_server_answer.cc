@@ -14,7 +14,7 @@ double milliseconds(int64_t ns) {
   return static_cast<double>(ns) / 1e6;
 }
 
-// What a number of tokens took: in all, for each, and how many in a second.
+// The time that a number of tokens took: in all, for each, and how many in a second.
 void add_speed(const char* name, int64_t tokens, int64_t ns, json::Value& timings) {
   const double ms = milliseconds(ns), count = static_cast<double>(std::max<int64_t>(tokens, 1));
   timings.set(fmt::format("{}_n", name), tokens);
@@ -31,7 +31,7 @@ json::Value timings_of(const TextAnswer& answer, const AnswerTimes& times) {
   return timings;
 }
 
-// What the answer was sampled with.
+// The settings that the answer was sampled with.
 json::Value settings_of(const openai::Request& request, const openai::Head& head) {
   const SamplingParams& p = request.base.params;
   return json::Object{{"n_predict", openai::shown_length(request)},

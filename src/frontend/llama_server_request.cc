@@ -22,12 +22,12 @@ constexpr std::string_view kRead[] = {
     "prompt",          "n_predict",    "max_tokens",   "repeat_penalty", "repeat_last_n",
     "n_probs",         "logit_bias",   "json_schema",  "grammar",        "return_tokens",
     "response_fields", "input_prefix", "input_suffix", "input_extra"};
-// What no answer depends on here, so that it may be asked for in vain without a word: which slot,
-// whether its cache is used, and how much of the timings is shown.
+// Fields that no answer depends on here, so that they may be given in vain without a word: which
+// slot, whether its cache is used, and how much of the timings is shown.
 constexpr std::string_view kIdle[] = {"id_slot",           "cache_prompt",        "n_cache_reuse",
                                       "timings_per_token", "return_progress",     "nl_is_stop",
                                       "penalize_nl",       "post_sampling_probs", "n_indent"};
-// What would make an answer depend on the time.
+// Fields that would make an answer depend on the time.
 constexpr std::string_view kTimes[] = {"t_max_predict_ms", "t_max_prompt_ms"};
 constexpr size_t kMaxFiles = 256, kMaxFields = 64;
 

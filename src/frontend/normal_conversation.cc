@@ -189,7 +189,7 @@ class Normalizer {
     made_.messages = std::move(all);
   }
 
-  // What is said before a call as a message of its own.
+  // Makes words before a call a message of their own.
   void split_words() {
     Array all;
     for (Value& message : made_.messages) {

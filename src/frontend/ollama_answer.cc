@@ -14,7 +14,7 @@ bool is_chat(const openai::Request& request) {
   return request.endpoint == openai::Endpoint::ollama_chat;
 }
 
-// What every line begins with.
+// The beginning of every line.
 json::Value begin_of(const std::string& model, int64_t created) {
   return json::Object{{"model", name_with_tag(model)}, {"created_at", time_text(created)}};
 }

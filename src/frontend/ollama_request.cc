@@ -51,7 +51,7 @@ constexpr ForeignField kRefusedOptions[] = {
     {"mirostat", "0"}, {"typical_p", "1"},      {"tfs_z", "1"},
     {"min_keep", "0"}, {"dry_multiplier", "0"},
 };
-// What belongs to options that are off, and says nothing alone.
+// Settings of options that are off, which say nothing alone.
 constexpr std::string_view kIdle[] = {"mirostat_tau", "mirostat_eta", "penalize_newline"};
 constexpr std::string_view kSameOptions[] = {
     "temperature",      "top_k", "top_p", "min_p", "seed", "stop", "presence_penalty",

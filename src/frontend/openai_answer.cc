@@ -134,7 +134,7 @@ json::Value ids_in(const Shared<std::vector<int32_t>>& ids, LateLists* late) {
       ids.size(), [ids](size_t i) { return json::Value(ids[i]); }, late);
 }
 
-// Of the prompt's tokens and of the answer's, a list for each, the experts of all layers in turn.
+// Adds the experts of the prompt's tokens and of the answer's, a list for each, all layers in turn.
 void add_routed_experts(json::Value& choice, const TextAnswer& answer, LateLists* late) {
   const size_t prompt = answer.prompt_tokens.size(),
                tokens = prompt + (answer.tokens.empty() ? 0 : answer.tokens.size() - 1),

@@ -133,7 +133,7 @@ void EventWriter::show_prompt(const TextAnswer& text, json::ObjectWriter& choice
     append_prompt_logprobs(tokenizer_, text.prompt_logprobs, choice.member("prompt_logprobs"));
 }
 
-// What an event adds: the first one says whose words these are.
+// Adds an event's text: the first event says whose words these are.
 void EventWriter::append_delta(size_t i, const std::string& thought, const std::string& content,
                                const std::vector<AnswerPiece>& pieces, std::string& out) {
   Answer& answer = answers_[i];
@@ -181,7 +181,7 @@ void EventWriter::begin_event(std::string& out) {
   out += ", \"choices\": [";
 }
 
-// What was cached is said last: before that some prompts may not have begun.
+// The cached tokens are said last: before that some prompts may not have begun.
 void EventWriter::end_event(bool with_usage, std::string& out, bool is_last) {
   out += ']';
   if (with_usage || request_.usage_at_end) {
@@ -193,7 +193,7 @@ void EventWriter::end_event(bool with_usage, std::string& out, bool is_last) {
   out += "}\n\n";
 }
 
-// Of all prompts, each counted once.
+// The sum over all prompts, each counted once.
 std::optional<int64_t> EventWriter::cached() const {
   std::optional<int64_t> all;
   const auto n = static_cast<size_t>(request_.base.params.n);

@@ -303,8 +303,8 @@ bool is_empty(const json::Value& content) {
   return !content.as_array().empty() && std::ranges::all_of(content.as_array(), says_nothing);
 }
 
-// As Anthropic's service: a message of a user says something. What the journal keeps of one is
-// empty.
+// A message of a user must say something, as with Anthropic's service. The journal keeps bodies
+// without messages.
 void expect_words(const json::Value& body) {
   const json::Value* messages = body.find("messages");
   if (!messages || !messages->is_array()) return;

@@ -234,7 +234,7 @@ class Keywords final : public ArgumentReader {
     return true;
   }
 
-  // Of those that are no literal nothing is shown, whatever comes.
+  // Values that are no literal show nothing, whatever comes.
   bool read_brackets(std::string_view& text, std::string& json) {
     if (is_none_) return false;
     const size_t from = std::exchange(looked_, text.size());
@@ -295,7 +295,7 @@ class Keywords final : public ArgumentReader {
   At at_ = At::key;
   char quote_ = 0;
   std::set<std::string> keys_;
-  // Of a value that comes as a whole: bytes in which it does not end.
+  // Bytes in which a value that comes as a whole does not end.
   size_t looked_ = 0;
   BracketScan brackets_ = kBrackets;
   bool is_none_ = false;  // its brackets are no literal

@@ -22,7 +22,7 @@ json::Value array_of(const std::vector<T>& values) {
   return all;
 }
 
-// What stands before the answer.
+// The members before the answer.
 json::Value head_json(const Receipt& r) {
   json::Value request = json::Object{{"prompt", array_of(r.prompt)}};
   request.set("sampling", params_json(r.params));

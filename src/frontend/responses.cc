@@ -13,7 +13,7 @@ namespace invar::openai {
 
 namespace {
 
-// What stands behind the "resp_" of the response.
+// The digits behind the "resp_" of the response.
 std::string hex_of(const Head& head) {
   return head.id.substr(head.id.find('_') + 1);
 }
@@ -275,7 +275,7 @@ void ResponseWriter::begin_item(size_t i, std::string& out) {
   event("response.content_part.added", i, json::Object{{"part", part}}, out);
 }
 
-// What the last item, a thought or a message, has more.
+// Shows the new text of the last item, a thought or a message.
 void ResponseWriter::show_text(const char* type, const std::string& delta, std::string& out) {
   const size_t i = items_.size() - 1;
   if (!open_) begin_item(i, out);

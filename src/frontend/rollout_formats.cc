@@ -217,7 +217,7 @@ Asked asked_of_sglang(const json::Value& body) {
 
 namespace {
 
-// Of the only prompt; 0 of several, whose usage is one number.
+// The cached tokens of the only prompt; 0 of several, whose usage is one number.
 int64_t cached_of(const Shown& shown, const json::Value& answer) {
   const json::Value* details = member(answer, "usage").find("prompt_tokens_details");
   return details && !shown.is_batch ? member(*details, "cached_tokens").as_integer() : 0;

@@ -35,7 +35,7 @@ Value user(const char* words = kUser) {
   return said("user", words);
 }
 
-// Of a message with a call.
+// The form of a message with a call.
 struct Shape {
   const char* id;
   bool is_text;  // the arguments are

@@ -9,7 +9,7 @@ namespace {
 constexpr std::string_view kWhiteSpace = " \t\r\n";
 constexpr size_t kNowhere = std::string_view::npos;
 
-// What is said of thoughts, without the newlines around them.
+// The text of thoughts, without the newlines around them.
 class Said {
  public:
   void add(std::string_view text, std::string& out) {

@@ -208,7 +208,8 @@ CallHead bare_head(ToolFormat format, std::string_view text, const json::Value& 
   return head;
 }
 
-// [NAME(KEY=VALUE, ...), ...]. What calls no tool is read when the answer is there as a whole.
+// [NAME(KEY=VALUE, ...), ...]. A list that calls no tool is read when the answer is there as a
+// whole.
 CallHead pythonic_head(std::string_view text, const json::Value& tools, bool first,
                        FrontSearch& search) {
   const CallHead other{.kind = Kind::text, .bytes = text.size(), .ends = true};

@@ -14,7 +14,7 @@ namespace {
 
 constexpr size_t kLongestId = 256;
 
-// What would change an answer if it were understood.
+// Fields that would change an answer if they were understood.
 constexpr openai::ForeignField kRefused[] = {{"features", "{}"},
                                              {"content_parts", "[]"},
                                              {"kv_transfer_params", "{}"},
@@ -23,7 +23,8 @@ constexpr openai::ForeignField kRefused[] = {{"features", "{}"},
 constexpr const char* kSame[] = {
     "model",    "stream",      "stream_options", "cache_salt",
     "priority", "logits_hash", "logprobs_mode",  "return_routed_experts"};
-// Of sampling_params: how an answer comes together, which its shape here says anyway.
+// Fields of sampling_params that say how an answer comes together, which its shape here says
+// anyway.
 constexpr std::string_view kIgnoredSampling[] = {
     "output_kind", "detokenize", "spaces_between_special_tokens", "skip_clone", "flat_logprobs"};
 
@@ -162,7 +163,7 @@ json::Value choice_of(const GenerateForm& form, const json::Value& choice) {
   return shown;
 }
 
-// What stands beside the choices.
+// The members beside the choices.
 json::Value head_of(const GenerateForm& form, const json::Value& answer) {
   json::Value shown =
       json::Object{{"request_id",

@@ -160,7 +160,7 @@ std::vector<StoredFile> BatchStore::files(const std::string& owner) const {
 void BatchStore::remove_file(const std::string& id) {
   const std::lock_guard lock(mutex_);
   Transaction transaction(in_->db);
-  // What a batch has said goes with its file.
+  // A batch's answers go with its file.
   Statement(in_->db,
             "UPDATE batch_line SET answer = '' WHERE answer IS NOT NULL AND (batch, is_error) IN "
             "(SELECT batch, of_errors FROM file WHERE id = ? AND batch IS NOT NULL)")

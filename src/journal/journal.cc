@@ -233,8 +233,8 @@ void Journal::write_loop() {
   if (!again.empty()) write_group(again);
 }
 
-// One transaction. What one line alone cannot have (an id that is there) fails that line; what the
-// file cannot have (no room) fails all.
+// Writes one transaction. A fault of one line alone (an id that is there) fails that line; a fault
+// of the file (no room) fails all.
 void Journal::write_group(std::deque<std::unique_ptr<Operation>>& group) {
   Connection& writer = connections_->writer;
   const Retention::Usage before = connections_->retention->usage();
@@ -277,7 +277,7 @@ void Journal::checkpoint_loop() {
       if (stopping_) return;
       checkpoint_wanted_ = false;
     }
-    // What it cannot do now (no room, a reader) it does next time.
+    // Pages that it cannot move now (no room, a reader) move next time.
     sqlite3_wal_checkpoint_v2(connections_->checkpointer.get(), nullptr, SQLITE_CHECKPOINT_PASSIVE,
                               nullptr, nullptr);
   }

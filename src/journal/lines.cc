@@ -18,7 +18,7 @@ constexpr int64_t kApplication = 0x494e564a;  // "INVJ"
 // 1 had neither owner nor digest, 2 whole conversations, 3 no cached tokens.
 constexpr int64_t kVersion = 4;
 
-// What is long comes last: what stands before it is read without it.
+// Long columns come last: those before them are read without them.
 constexpr const char* kSchema = R"(
 CREATE TABLE line(
   number INTEGER PRIMARY KEY AUTOINCREMENT,
@@ -101,7 +101,8 @@ std::string_view bytes_of(const Digest& digest) {
   return {reinterpret_cast<const char*>(digest.data()), digest.size()};
 }
 
-// Of all that an answer's bytes depend on, as columns hold it. `body`: empty in older versions.
+// The digest of all that an answer's bytes depend on, as columns hold it. `body`: empty in older
+// versions.
 Digest digest_of(const JournalEntry& e, std::string_view body, std::string_view prompts,
                  std::string_view params) {
   Sha256 digest;

@@ -97,7 +97,7 @@ int64_t output_of(const Matrix& w, PackPlace place, int64_t i) {
   return place.output + i / kPanelWidth * place.step * kPanelWidth + i % kPanelWidth;
 }
 
-// Of 16 rows a part of a block each, `bytes` long: words side by side, the rows in turn.
+// Packs 16 rows of a part of a block each, `bytes` long: words side by side, the rows in turn.
 template <typename Element>
 uint8_t* interleave(const uint8_t* rows, int64_t row_bytes, int bytes, uint8_t* out) {
   for (int at = 0; at < bytes; at += static_cast<int>(sizeof(Element)))

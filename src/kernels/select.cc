@@ -36,7 +36,7 @@ constexpr cpu::AttendFunctions kAvx2Attend = {cpu::attend_avx2, cpu::kVectorTile
                                               cpu::attend_f32_avx2};
 constexpr cpu::AttendFunctions kAvx512Attend = {cpu::attend_avx512, cpu::kVectorTileQueries,
                                                 cpu::attend_f32_avx512};
-// Of order `pair`, which has no cache of f32.
+// Attention of order `pair`, which has no cache of f32.
 constexpr cpu::AttendFunctions kAvx2PairAttend = {cpu::attend_pair_avx2, cpu::kVectorTileQueries,
                                                   cpu::attend_f32_avx2};
 constexpr cpu::AttendFunctions kAvx512PairAttend = {

@@ -8,7 +8,7 @@ namespace invar {
 
 namespace {
 
-// Of one layer in 8 bits, but for where it lies.
+// The cache of one layer in 8 bits, but for where it lies.
 StoredKv stored_of(CacheType type, int block_size, const StateShape& shape) {
   return {.type = type,
           .block_size = block_size,
@@ -20,7 +20,7 @@ bool is_in_8_bits(CacheType type) {
   return type == CacheType::int8 || type == CacheType::fp8_e4m3;
 }
 
-// Of what attention reads.
+// The type of the elements that attention reads.
 DType element_of(CacheType type) {
   return type == CacheType::f32 ? DType::f32 : DType::bf16;
 }

@@ -36,8 +36,8 @@ int down_split_k(int ffn_width) {
 
 namespace {
 
-// What a layer's feed-forward network shares out over the ranks: of experts the one that every row
-// goes through. 0: nothing.
+// The width that a layer's feed-forward network shares out over the ranks; with experts that of the
+// one that every row goes through. 0: nothing.
 int shared_out_width(const LayerSpec& layer) {
   return layer.experts() && !layer.ffn() ? layer.experts()->shared_width : layer.ffn_width();
 }
@@ -55,8 +55,8 @@ std::vector<int> all_attention_split_k(const DecoderSpec& spec) {
   return split_k;
 }
 
-// Of the layers that have such a product, each value once, ascending by layer. An expert's own down
-// product is one run.
+// The runs of the layers that have such a product, each value once, ascending by layer. An expert's
+// own down product is one run.
 std::vector<int> all_down_split_k(const DecoderSpec& spec) {
   std::vector<int> split_k;
   for (const LayerSpec& layer : spec.layer_specs) {

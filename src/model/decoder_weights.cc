@@ -111,7 +111,7 @@ class WeightLoader : public TensorVisitor {
   }
 
   // The tensors of some rows as one packed matrix: their outputs one after the other, or, of a
-  // gated pair, taking turns. Of each expert, or head, that is here, as a stack.
+  // gated pair, taking turns. Experts, or heads, that are here make a stack.
   void matrix(Matrix& to, const std::vector<TensorRow>& rows, MatrixForm form) override {
     if (form.each) {
       to = stack(rows, form);
@@ -190,7 +190,7 @@ class WeightLoader : public TensorVisitor {
     return w;
   }
 
-  // Of all ranks' experts, so that these agree in what is multiplied as blocks.
+  // Parts of all ranks' experts, so that these agree in what is multiplied as blocks.
   std::vector<PackedPart> parts_of_every(const std::vector<TensorRow>& rows,
                                          const MatrixForm& form) const {
     std::vector<PackedPart> all;

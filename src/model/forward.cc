@@ -31,7 +31,7 @@ ForwardPass::ForwardPass(Decoder& decoder, const Batch& batch, SequenceStore& kv
         "layer range");
 }
 
-// What the host has to say about the step, on its way to the device.
+// Sends the host's tables of the step on their way to the device.
 void ForwardPass::prepare() {
   const Execution& on = model_.execution;
   int positions = 0;
@@ -66,7 +66,7 @@ void ForwardPass::upload(std::span<const float> from, const DeviceArray<float>& 
   if (staged != to.data()) on.stream->upload(to.data(), staged, from.size_bytes());
 }
 
-// Of rows whose tokens only the device knows: those that stand together there in one copy.
+// Takes the tokens that only the device knows: those that stand together there in one copy.
 void ForwardPass::take_tokens() {
   const std::vector<BatchRow>& rows = batch_.rows;
   for (size_t t = 0, end = 0; t < rows.size(); t = end) {
@@ -197,7 +197,7 @@ int64_t ForwardPass::logits_from(int64_t first) const {
   return std::min<int64_t>(ws_.max_logit_rows, std::ssize(batch_.logit_rows) - first);
 }
 
-// What the caller gets. Only here does the host wait for the device.
+// Collects the caller's results. Only here does the host wait for the device.
 void ForwardPass::collect() {
   Stream& stream = *model_.execution.stream;
   const bool has_logits = is_last_stage() && !batch_.logit_rows.empty();
@@ -221,8 +221,9 @@ void ForwardPass::collect() {
   if (has_logits) hand_over();
 }
 
-// A rank beside the one that answers, whose host goes on: who waits for that one's logits waits for
-// this one's part of them. What the next step uploads first must not be on its way any longer.
+// Whether this is a rank beside the one that answers, so that its host goes on: a wait for that
+// one's logits includes this one's part of them. The uploads must have arrived before the next step
+// overwrites them.
 bool ForwardPass::leaves_nothing_to_host() const {
   return group_.rank() > 0 && !model_.device().is_host() && is_first_stage() && is_last_stage() &&
          batch_.aux_layers.empty() && !batch_.wants_experts && !reads_features() && !io_.trace;

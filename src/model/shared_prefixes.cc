@@ -33,8 +33,8 @@ void SharedPrefixes::find(const Placement& placement, std::span<const int32_t> r
   }
 }
 
-// Of the rows that have something in common with the first one, those that make the most splits
-// that need not be read again; then the others, likewise.
+// Groups rows that share splits with the first one, so that the most splits need not be read again;
+// then the others, likewise.
 void SharedPrefixes::group(std::span<const int32_t> rows, const Placement& placement,
                            std::span<const int32_t> positions, int block_size) {
   left_.assign(rows.begin(), rows.end());

@@ -79,8 +79,8 @@ CellTables StepTableBuilder::put_cells() {
 
 namespace {
 
-// What AttentionParams says about the rows of one table: the fewest and the most, and the rows of
-// tables of few, whose number comes first.
+// AttentionParams' bounds of the rows of one table, the fewest and the most, and the rows of tables
+// of few, whose number comes first.
 std::pair<int32_t, int32_t> rows_of_tables(std::span<const int32_t> table_of,
                                            std::span<int32_t> few_rows) {
   int32_t fewest = INT32_MAX, most = 1, begin = 0, few = 0;
@@ -112,7 +112,7 @@ bool are_even(std::span<const int32_t> positions, std::span<const int32_t> share
 
 }  // namespace
 
-// What grows with a sequence's length comes last, so that nothing else moves with it.
+// Tables that grow with a sequence's length come last, so that nothing else moves with them.
 StepTables StepTableBuilder::build(const Batch& batch, int block_size, const Execution& on,
                                    int cells) {
   placement_.build(batch.rows, batch.sequences, batch.scratch_blocks, block_size);

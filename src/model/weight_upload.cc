@@ -67,7 +67,7 @@ class WeightUpload::Filling {
   }
 
  private:
-  // What one buffer takes.
+  // The part of the units that one buffer takes.
   struct BufferPart {
     std::atomic<bool> is_taken = false, is_sent = false;
     std::atomic<std::byte*> buffer = nullptr;

@@ -177,7 +177,7 @@ void DeviceSampler::hash(const float* logits, int64_t vocab) {
   on_.stream->download(host_digests_.data(), digests_.data(), hashed_.size() * kDigest);
 }
 
-// What the device has left, once it has been waited for.
+// Takes the device's results, once it has been waited for.
 void DeviceSampler::take(std::span<const SampleInput> rows) {
   sampled_.assign(rows.size(), {});
   for (size_t i = 0; i < rows.size(); ++i) {

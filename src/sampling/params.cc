@@ -27,7 +27,7 @@ void require_tokens(const char* name, const std::vector<int32_t>& tokens, int32_
       fail_usage("{} names token {} but the model has tokens 0 to {}", name, token, vocab - 1);
 }
 
-// Sorts the tokens, each once. What is so already is not copied.
+// Sorts the tokens, each once. A list that is so already is not copied.
 void make_ascending(Shared<std::vector<int32_t>>& tokens) {
   if (std::ranges::adjacent_find(tokens, std::ranges::greater_equal()) == tokens.end()) return;
   std::vector<int32_t>& list = tokens.edit();

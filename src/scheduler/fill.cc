@@ -1,4 +1,4 @@
-// What policies fill a plan with: decode rows, chunks of prompts, whole prompts, drafts.
+// Tools with which policies fill a plan: decode rows, chunks of prompts, whole prompts, drafts.
 #include <algorithm>
 
 #include "base/check.h"
@@ -31,7 +31,7 @@ void Scheduler::add_decodes(StepPlan& plan, int32_t& left) {
     const bool runs_ahead = may_run_ahead && s.may_run_ahead() && running_[i] != yielding_;
     if (s.next_is_unknown() && !runs_ahead) continue;
     if (!make_room(plan, i)) {
-      // Who is younger comes out of flight, so that blocks can be taken from it.
+      // Younger sequences come out of flight, so that blocks can be taken from them.
       may_run_ahead = false;
       continue;
     }

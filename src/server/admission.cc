@@ -180,7 +180,7 @@ size_t logprob_bytes(const openai::Request& request, const BackendFacts& facts) 
          (kToken + kEntry * static_cast<size_t>(std::max(*p.logprobs, 0)));
 }
 
-// What the engine keeps of the experts that tokens go through, and the answer again.
+// The bytes that the engine keeps for the experts that tokens go through, and the answer again.
 size_t routed_bytes(const openai::Request& request, const BackendFacts& facts) {
   if (!request.base.routed_experts) return 0;
   size_t longest = 0;  // a token is a byte of text at least
@@ -306,7 +306,7 @@ Admitted Admission::readmit(const JournalEntry& entry) const {
 
 Admitted Admission::complete(JournalEntry entry, openai::Request request,
                              const Adapter& adapter) const {
-  // What is left of prompts that were cut, where answers repeat them; and of those that are known.
+  // Answers that repeat prompts show the rest of those that were cut, and those that are known.
   if (request.truncate_prompt_tokens != 0 || !request.echo) {
     request.prompts.clear();
     for (const auto& prompt : entry.prompts) request.prompts.emplace_back(prompt.get());

@@ -42,7 +42,7 @@ json::Value body_of(const openai::Request& request, const std::vector<TextAnswer
   return openai::answer_body(request, answers, tokenizer, &head);
 }
 
-// Whose text is too large to be made at once.
+// Whether the text is too large to be made at once.
 bool is_long(const std::vector<TextAnswer>& answers) {
   constexpr size_t kMany = 2000;
   size_t numbers = 0;

@@ -14,8 +14,8 @@ namespace invar::server {
 
 namespace {
 
-// Of "Authorization: Bearer KEY", the scheme in any case, or of "x-api-key: KEY" as Anthropic's
-// clients send it.
+// The key of "Authorization: Bearer KEY", the scheme in any case, or of "x-api-key: KEY" as
+// Anthropic's clients send it.
 std::optional<std::string_view> shown_key(const HttpRequest& request) {
   constexpr std::string_view kBearer = "Bearer ";
   if (const std::string* header = request.header("authorization")) {
@@ -51,7 +51,7 @@ void Keys::check(Need need, const HttpRequest& request) const {
     throw ApiError{403,
                    fmt::format("{} needs a server with --admin-key or --api-key", request.path),
                    "no_api_key"};
-  // What one of several clients may do harms no other.
+  // One of several clients may do only what harms no other.
   if (is_admin && !has_own && keys.size() > 1)
     throw ApiError{403,
                    fmt::format("{} changes the server for all of its {} keys: it needs a server "

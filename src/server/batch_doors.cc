@@ -22,7 +22,7 @@ constexpr size_t kMostNameBytes = 512, kMostMetadataBytes = 16 << 10;
 constexpr std::string_view kEndpoints[] = {"/v1/chat/completions", "/v1/completions",
                                            "/v1/embeddings", "/v1/responses"};
 
-// What stands between the last two slashes, or behind the last one.
+// The text between the last two slashes, or behind the last one.
 std::string id_in(const std::string& path, bool has_word) {
   const size_t end = has_word ? path.rfind('/') : path.size();
   const size_t begin = path.rfind('/', end - 1) + 1;
@@ -276,7 +276,7 @@ void Server::remove_file(std::shared_ptr<Exchange> exchange) {
   });
 }
 
-// What a body of POST /v1/batches asks for, without its lines.
+// The batch that a body of POST /v1/batches asks for, without its lines.
 Batch Server::new_batch(const HttpRequest& request) const {
   const json::Value body = json_body(request);
   const BodyFields fields(body);
@@ -361,7 +361,7 @@ void Server::show_batch(std::shared_ptr<Exchange> exchange) {
   });
 }
 
-// What has been answered stays in its file.
+// Lines that have been answered stay in its file.
 void Server::cancel_batch(std::shared_ptr<Exchange> exchange) {
   store();
   reply_later(reading(exchange->request), exchange, [this, exchange]() -> json::Value {

@@ -8,7 +8,8 @@
 namespace invar::server {
 
 asio::awaitable<void> Connection::write(std::string_view bytes) {
-  // What fits the socket's buffer, as a stream's events do, needs neither a wait nor a deadline.
+  // Bytes that fit the socket's buffer, as a stream's events do, need neither a wait nor a
+  // deadline.
   size_t sent = stream_.write_at_once(asio::buffer(bytes));
   if (sent == bytes.size()) co_return;
   set_deadline(owner_.options.write_timeout);

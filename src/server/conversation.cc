@@ -9,7 +9,8 @@ namespace invar::server {
 namespace {
 
 constexpr const char* kField = "previous_response_id";
-// Of all items of a conversation: what is read and rendered for each response that goes on from it.
+// The bytes of all items of a conversation, which is read and rendered for each response that goes
+// on from it.
 constexpr int64_t kMaxConversationBytes = 4 << 20;
 
 // The id of the response that a body goes on from, or nothing. A body that is no object is refused

@@ -139,7 +139,7 @@ std::vector<TextAnswer> Admission::answers_in(const json::Value& response,
 
 namespace {
 
-// Of the prompts that the caller knows: their tokens, or how many there were.
+// The caller's knowledge of the prompts: their tokens, or how many there were.
 struct Known {
   Shared<std::vector<int32_t>> tokens;
   int64_t count = 0;

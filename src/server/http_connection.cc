@@ -14,7 +14,8 @@ constexpr size_t kBodyStep = 64 << 10;
 constexpr size_t kMostHeadBytes = 16 << 20, kSmallHead = 4 << 10;
 constexpr size_t kSmallBody = 64 << 10;  // is read without asking for room
 constexpr size_t kCost = 2;  // bytes of memory that a body's byte takes, whose buffer grows
-// Of a refused body, while its client still sends: closed sooner, it would lose the reply.
+// Bytes of a refused body that are read while its client still sends: closed sooner, it would lose
+// the reply.
 constexpr size_t kMaxDiscarded = 64 << 20;
 constexpr milliseconds kGoodbye{1000};
 

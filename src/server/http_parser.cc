@@ -73,7 +73,7 @@ struct GrowingBody : http::string_body {
   };
 };
 
-// What the parser lets through and two servers in a row could read differently.
+// Refuses headers that the parser lets through and two servers in a row could read differently.
 void check_header(const http::request<GrowingBody>& message) {
   size_t count = 0, hosts = 0, lengths = 0, encodings = 0;
   for (const auto& field : message) {
@@ -95,7 +95,7 @@ void check_header(const http::request<GrowingBody>& message) {
     throw Refused{400, "expected a path that begins with / as the target of the request"};
 }
 
-// What the first line asks for, without its query; empty while that has not come.
+// The path of the first line, without its query; empty while that has not come.
 std::string path_of(std::string_view bytes) {
   const std::string_view line = bytes.substr(0, bytes.find_first_of("\r\n"));
   const size_t begin = std::min(line.find(' '), line.size());

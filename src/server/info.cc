@@ -1,4 +1,4 @@
-// What the server says of itself: its health, the models it serves, how busy it is.
+// The server's statements on itself: its health, the models it serves, how busy it is.
 #include "api.h"
 #include "base/ends.h"
 #include "base/error.h"

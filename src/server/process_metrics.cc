@@ -15,7 +15,7 @@ namespace invar::server {
 
 namespace {
 
-// Of /proc/self/stat, what stands behind the program's name.
+// The numbers behind the program's name in /proc/self/stat.
 struct Stat {
   double cpu_seconds = 0, start_seconds = 0, virtual_bytes = 0, resident_bytes = 0;
 };

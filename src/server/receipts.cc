@@ -11,7 +11,7 @@ bool is_baseline(const std::string& identity) {
   return identity.find("/control/") != identity.npos;
 }
 
-// All but the answer. Of choice i of the request.
+// The receipt of choice i of the request, but for the answer.
 Receipt head_of(const Admitted& admitted, const ReceiptModel& model, int32_t context, size_t i) {
   Receipt receipt = receipt_of(admitted.requests[i]);
   receipt.id = admitted.head.id;

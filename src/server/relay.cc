@@ -8,7 +8,8 @@ namespace invar::server {
 
 namespace {
 
-// What was kept, then what the source goes on to give, without the first events.
+// The bytes that were kept, and then those that the source goes on to give, without the first
+// events.
 class Rest final : public BodySource {
  public:
   Rest(std::string kept, std::shared_ptr<BodySource> source, bool source_is_over, int64_t skip)

@@ -197,7 +197,7 @@ void ReplicaProcesses::take_weights(const std::string& directory) {
   std::rethrow_exception(wrong);
 }
 
-// Whoever fails, the others sleep; all are told to wake up.
+// When one fails, the others sleep nevertheless; all are told to wake up.
 void ReplicaProcesses::sleep(const Sleep& what) {
   for (auto& one : at_once(replicas().size(), [&](size_t i) { replica(i).sleep(what); })) one.get();
 }

@@ -73,8 +73,8 @@ void Server::retrieve(std::shared_ptr<Exchange> exchange) {
   });
 }
 
-// On the worker. Of the prefix cache it says what was said of it first: that is 0 where it has
-// ended without a word, and where this life of it may be the first to say something.
+// Runs on the worker. The prefix cache's tokens are those that were said first: 0 where the answer
+// has ended without a word, and where this life of it may be the first to say something.
 Admitted Server::readmit(const JournalLine& line) {
   Admitted admitted = admission_.readmit(line.entry);
   admitted.cached = line.cached || line.outcome ? line.cached.value_or(0)

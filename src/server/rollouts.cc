@@ -27,7 +27,7 @@ void Server::generate(std::shared_ptr<Exchange> exchange, AskedOf asked_of, Answ
   });
 }
 
-// Whoever asks for another one asks again until it is served.
+// A client that asks for another version asks again until it is served.
 void Server::expect_version(const json::Value& exact) const {
   if (!exact.is_null() && exact != json::Value(weight_version_))
     throw ApiError{503,

@@ -62,8 +62,8 @@ const std::vector<Server::Route>& Server::routes() {
   return kRoutes;
 }
 
-// What RL stacks ask for, under the names of theirs (docs/rl_stacks.md). Whoever may change the
-// weights may also stop the answers.
+// Routes of RL stacks, under their names (docs/rl_stacks.md). A key that may change the weights may
+// also stop the answers.
 const std::vector<Server::Route>& Server::trainer_routes() {
   static const std::vector<Route> kRoutes = [] {
     std::vector<Route> all = Route::of_sglang();

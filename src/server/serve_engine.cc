@@ -89,7 +89,7 @@ class Outbox final : public BackendSink {
   int32_t live_ = 0;  // requests, at the end of the last step
 };
 
-// What an order of several kinds says, or the sentence that it failed with.
+// The reply to an order of several kinds, or the sentence that it failed with.
 template <typename Reply, typename Work>
 Reply replied(Reply reply, Work work) {
   try {

@@ -1,6 +1,6 @@
 // Memory that goes back while an RL stack trains where the engine computes: vLLM's /sleep and
-// /wake_up, SGLang's /release_memory_occupation and /resume_memory_occupation. What comes meanwhile
-// waits.
+// /wake_up, SGLang's /release_memory_occupation and /resume_memory_occupation. Requests that come
+// meanwhile wait.
 #include "api.h"
 #include "base/error.h"
 #include "errors.h"

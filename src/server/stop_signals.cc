@@ -31,7 +31,7 @@ void on_stop_signal(int signal) {
   errno = saved;
 }
 
-// Whoever closes the terminal or rotates logs does not mean to end answers.
+// A user who closes the terminal or rotates logs does not mean to end answers.
 void on_hangup(int) {
   constexpr std::string_view kLine =
       "invar: SIGHUP is ignored: the log is the error stream; SIGTERM ends the server\n";

@@ -1,4 +1,4 @@
-// What the clients of Ollama and of llama.cpp's server ask for, and evaluations (docs/tools.md).
+// Routes of the clients of Ollama and of llama.cpp's server, and of evaluations (docs/tools.md).
 #include "doors.h"
 #include "routes.h"
 

@@ -1,5 +1,5 @@
-// What RL stacks ask of a server beside answers and weights: its configuration under vLLM's and
-// SGLang's names, its loads.
+// Questions of RL stacks beside answers and weights: the configuration under vLLM's and SGLang's
+// names, the loads.
 #include "api.h"
 #include "base/ends.h"
 #include "query.h"

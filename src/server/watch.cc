@@ -20,7 +20,7 @@ struct Change {
   int32_t seconds = 0;  // for so long, unless it is asked for again; 0: to stay
 };
 
-// What the body asks for; what it leaves open stays as it is.
+// The change that the body asks for; settings that it leaves open stay as they are.
 Change change_from(const std::string& text, const LabSettings& now) {
   Change change{now};
   LabSettings& settings = change.settings;

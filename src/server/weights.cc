@@ -1,5 +1,5 @@
-// POST /admin/weights: the server goes on with another checkpoint of its model. What has begun ends
-// with the weights that it began with; what comes meanwhile waits for the new ones.
+// POST /admin/weights: the server goes on with another checkpoint of its model. Answers that have
+// begun end with the weights that they began with; those that come meanwhile wait for the new ones.
 #include "api.h"
 #include "base/error.h"
 #include "errors.h"

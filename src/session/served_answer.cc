@@ -132,7 +132,7 @@ Asked read_asked(const json::Value& body, const Receipt& receipt, const AnswerTe
     asked.prompts.push_back(tokens_of(request, prompt, texts.tokenizer, receipt.context));
     longest = std::max(longest, asked.prompts.back().size());
   }
-  // What is left of a prompt that was cut is what an echo shows.
+  // An echo shows the rest of a prompt that was cut.
   if (request.truncate_prompt_tokens != 0)
     request.prompts.assign(asked.prompts.begin(), asked.prompts.end());
   settle_length(request, longest, receipt.context);
@@ -142,7 +142,7 @@ Asked read_asked(const json::Value& body, const Receipt& receipt, const AnswerTe
 
 namespace {
 
-// What was asked of one choice, by names.
+// The settings of one choice, by names.
 json::Value asked_json(const Request& request) {
   const std::vector<std::string>& stops = request.stop.strings();
   return json::Object{{"choice", request.choice},
@@ -187,7 +187,7 @@ std::string request_difference(const Asked& asked, std::span<const Receipt> rece
 
 namespace {
 
-// Of how many tokens the entries of a list tell, at most.
+// The most tokens that an entry of a list tells of.
 int32_t most_tokens(const json::Value* list) {
   size_t count = 0;
   if (list && list->is_array())

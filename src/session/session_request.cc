@@ -107,7 +107,7 @@ GeneratedToken shown(const AnswerEvent& event, size_t prompt) {
 
 namespace {
 
-// Of what was not hashed there is none.
+// Empty where nothing was hashed.
 std::string shown_hash(const Digest& hash) {
   return hash == Digest{} ? std::string() : to_hex(hash);
 }

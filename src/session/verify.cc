@@ -129,7 +129,7 @@ class Replay {
     return batch;
   }
 
-  // Of the rows that the answer's tokens are sampled from.
+  // Hashes the rows that the answer's tokens are sampled from.
   void hash(int64_t first, std::span<const float> logits) {
     const auto vocab = static_cast<size_t>(model_.spec().vocab);
     const auto skipped = static_cast<size_t>(std::max<int64_t>(0, scored_ - first));
@@ -153,7 +153,7 @@ class Replay {
         found_ = difference_at(walk.outputs[i], digests_[i]);
   }
 
-  // Of the answer's next token and the one that was sampled.
+  // The difference between the answer's next token and the one that was sampled.
   std::optional<std::string> difference_at(TokenOutput& output, const Digest& digest) {
     const size_t at = builder_.answer.tokens.size();
     const int32_t said = receipt_.tokens[at];
@@ -196,14 +196,14 @@ class Replay {
   std::vector<Digest> checkpoints_;
   std::optional<std::string> found_;
 
-  // Of this step: the answer's tokens behind the walk's root, how many logits are of the prompt,
-  // and hashes of the others.
+  // This step: the answer's tokens behind the walk's root, how many logits are of the prompt, and
+  // hashes of the others.
   DraftTree tree_;
   int64_t scored_ = 0;
   std::vector<Digest> digests_;
 };
 
-// Of the logits hashes and the chain, whose first links are `checkpoints`.
+// The difference between the logits' hashes and the chain, whose first links are `checkpoints`.
 std::optional<std::string> chain_difference(const Receipt& receipt,
                                             std::span<const Digest> checkpoints, bool is_whole) {
   const auto& hashes = receipt.logits_hashes;
@@ -227,7 +227,7 @@ std::optional<std::string> chain_difference(const Receipt& receipt,
   return std::nullopt;
 }
 
-// What no server would have answered, or this model cannot compute.
+// Refuses requests that no server would have answered, or this model cannot compute.
 void check_request(const Receipt& receipt, const Model& model) {
   const int64_t vocab = model.spec().vocab,
                 size = std::ssize(receipt.prompt) + std::ssize(receipt.tokens);

@@ -65,7 +65,7 @@ void Adaptive::propose(std::span<const DraftRequest> requests, std::span<DraftTr
   if (length_ > 0) propose_chosen(requests, trees);
 }
 
-// What the step before this one brought and cost.
+// Books the gain and the cost of the step before this one.
 void Adaptive::settle() {
   if (!options_.adapts) return;
   if (is_asleep_) account_.pay_trial(step_.upkeep);
@@ -209,7 +209,7 @@ double Adaptive::tokens_of(std::span<const DraftRequest> requests, int32_t lengt
   return tokens;
 }
 
-// Of a number of sequences that was never drafted for: as of the next smaller one that was.
+// A number of sequences that was never drafted for takes as long as the next smaller one that was.
 double Adaptive::draft_seconds(size_t sequences, int32_t length) const {
   if (draft_times_.empty()) return 0;
   for (size_t octave = std::min(octave_of(sequences), draft_times_.size() - 1) + 1; octave-- > 0;)
@@ -291,7 +291,7 @@ void Adaptive::take_hidden(std::span<const KeptRows> kept, std::span<const float
   step_.upkeep += timer.seconds();
 }
 
-// Of a chain the tokens behind the first wrong one were not tried. Of a tree a level is a try, and
+// In a chain the tokens behind the first wrong one were not tried. In a tree a level is a try, and
 // its last level counts as one that failed unless the path went on.
 void Adaptive::observe(int64_t id, int32_t proposed, int32_t accepted) {
   inner().observe(id, proposed, accepted);

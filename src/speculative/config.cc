@@ -147,7 +147,7 @@ class Reader {
     out = value->as_bool();
   }
 
-  // What was not asked for is of another method, or a mistake.
+  // A field that was not asked for is of another method, or a mistake.
   void refuse_others(DraftMethod method) const {
     for (const auto& [key, value] : object_.as_object())
       if (!known_.contains(key))
@@ -206,7 +206,7 @@ bool has_weights(DraftMethod method) {
          method == DraftMethod::eagle || method == DraftMethod::eagle3;
 }
 
-// Of the methods whose chains are sampled token after token.
+// Whether the method's chains are sampled token after token.
 bool samples_drafts(DraftMethod method) {
   using enum DraftMethod;
   return method == draft_model || method == early_exit || method == swift || method == mtp ||

@@ -28,7 +28,7 @@ int64_t find_continuation(std::span<const int32_t> tokens, int32_t min, int32_t 
   for (int64_t i = 1; i < n; ++i) {
     while (length > 0 && at(i) != at(length)) length = border[length - 1];
     if (at(i) == at(length)) ++length;
-    // Of equals the later one in the reversed sequence is the earlier in the sequence.
+    // Among equals the later one in the reversed sequence is the earlier in the sequence.
     if (length >= longest && length > 0) longest = length, found = i - length + 1;
     if (i < max) border[i] = length;
     if (length == max) length = border[max - 1];

@@ -100,7 +100,7 @@ void SuffixLookup::keep(const std::string& name, std::span<const int32_t> answer
   forget_beyond_limits();
 }
 
-// Whoever still follows a corpus that is forgotten keeps it until it ends.
+// A follower of a corpus that is forgotten keeps it until it ends.
 void SuffixLookup::forget_beyond_limits() {
   while (kept_tokens_ > options_.corpus_tokens || std::ssize(corpora_) > kMostCorpora) {
     kept_tokens_ -= std::ssize(corpora_.back().second->tokens());

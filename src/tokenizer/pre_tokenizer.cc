@@ -43,7 +43,7 @@ void join(SplitBehavior behavior, const std::vector<Part>& parts, std::vector<Sp
         break;
       case SplitBehavior::kIsolated:
         break;
-      // Of several matches in a row only the one beside other text is merged with it.
+      // Among several matches in a row only the one beside other text is merged with it.
       case SplitBehavior::kMergedWithPrevious:
         joins = parts[i].is_match && !before;
         break;

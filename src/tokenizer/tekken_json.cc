@@ -14,7 +14,7 @@ namespace {
 
 constexpr size_t kLongestToken = 1 << 12;  // bytes
 
-// Of files that do not list theirs (versions up to 7), by id.
+// Special tokens of files that do not list theirs (versions up to 7), by id.
 constexpr std::string_view kUsualSpecials[] = {"<unk>",
                                                "<s>",
                                                "</s>",
@@ -58,7 +58,8 @@ std::string from_base64(const JsonField& field) {
   return bytes;
 }
 
-// Of ids below `count`: those of the file, or the usual ones, and names for the others.
+// Special tokens of ids below `count`: those of the file, or the usual ones, and names for the
+// others.
 std::vector<AddedToken> specials_of(const JsonField& file, int64_t version, int64_t count) {
   std::vector<std::string> names;
   if (const auto listed = file.find("special_tokens")) {

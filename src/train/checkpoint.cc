@@ -114,7 +114,7 @@ void check_recipe(const std::string& where, const json::Value& found, const json
   for (const auto& [key, value] : found.as_object()) check(key);
 }
 
-// What `wanted` is called when it goes on from a checkpoint of `found`, after `step` steps.
+// The recipe `wanted` as it goes on from a checkpoint of `found`, after `step` steps.
 json::Value going_on(const std::string& where, const json::Value& found, json::Value wanted,
                      int64_t step, bool extends) {
   json::Value compared = found;

@@ -173,8 +173,8 @@ void Trainer::Replica::add_to(float* gradients, TensorRole role, int64_t from) {
                         .y = gradients + places_->place(slot->offset)});
 }
 
-// Of several ranks: layers' gradients take turns in one place where a group is one batch, for then
-// each is whole, and goes, when the next one begins.
+// With several ranks, layers' gradients take turns in one place where a group is one batch, for
+// then each is whole, and goes, when the next one begins.
 void Trainer::Replica::place_gradients(bool in_turn) {
   in_turn &= is_sharded();
   if (places_ && places_->in_turn() == in_turn) return;
@@ -302,7 +302,7 @@ void Trainer::Replica::optimize(int64_t step, double norm) {
   publish();
 }
 
-// Of all tensors, by the sums of their owners.
+// The norm over all tensors, by the sums of their owners.
 double Trainer::Replica::gradient_norm(std::string& failure) {
   const auto ranks = static_cast<size_t>(owned_.ranks());
   std::vector<size_t> by_name(layout_.slots().size());
@@ -325,7 +325,7 @@ double Trainer::Replica::gradient_norm(std::string& failure) {
   return invar::gradient_norm(tensors, failure);
 }
 
-// Of every rank's groups, in the order of the step's rows.
+// Gathers the losses of every rank's groups, in the order of the step's rows.
 void Trainer::Replica::gather_losses(std::vector<double>& losses) {
   const size_t rows = losses_.size() / static_cast<size_t>(loss_count());
   const size_t count = rows / static_cast<size_t>(options_.groups);

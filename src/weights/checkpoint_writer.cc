@@ -23,7 +23,7 @@ struct Item {
   TensorInfo info;
   const IntegerTensor* integers = nullptr;  // instead of the source's
 
-  // Of an element, or of one that is stored in blocks, rounded down.
+  // Bytes of an element, or of one that is stored in blocks, rounded down.
   int64_t element_bytes() const {
     return integers ? int64_t{sizeof(int64_t)} : storage().bytes() / storage().block;
   }
@@ -71,7 +71,7 @@ const char* dtype_name(const Item& item, const char* byte_type) {
   return type == DType::bf16 ? "BF16" : type == DType::f16 ? "F16" : "F32";
 }
 
-// Of blocks in bytes.
+// The shape of blocks is in bytes.
 json::Array shape_of(const Item& item) {
   json::Array shape(item.info.shape.begin(), item.info.shape.end());
   if (item.storage().has_blocks()) shape.back() = bytes_of(item.info.dtype, item.info.shape.back());

@@ -82,7 +82,7 @@ const Architecture& architecture_of(const GgufFile& file) {
     fail("{}: general.architecture: expected {}, found {}", file.path(), known,
          json::quoted(name->as_string()));
   }
-  // Of two of one name the second has experts that the first has not, or none of its routers.
+  // The second of two of one name has experts that the first has not, or none of its routers.
   if (!gguf_is_second(GgufKeys(file, found->name))) return *found;
   const auto* other = std::find_if(found + 1, std::end(kArchitectures), is_it);
   return other == std::end(kArchitectures) ? *found : *other;

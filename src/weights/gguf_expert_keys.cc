@@ -10,7 +10,7 @@ namespace invar {
 
 namespace {
 
-// Of expert_gating_func.
+// Values of expert_gating_func.
 constexpr int64_t kSoftmax = 1, kSigmoid = 2, kSoftmaxOfChosen = 3;
 
 void check_size(const GgufKeys& in, std::string_view name, int64_t value, int64_t most) {
@@ -36,7 +36,7 @@ void add_counts(const GgufKeys& in, json::Value& config, const char* name, int64
   add_expert_counts(in, config, name, {first, in.integer("block_count") - 1});
 }
 
-// Of experts that are as wide as a dense layer of the same model would be.
+// Adds experts that are as wide as a dense layer of the same model would be.
 void add_plain(const GgufKeys& in, json::Value& config, const char* name, bool are_renormalised) {
   add_counts(in, config, name);
   in.ignore_if("expert_gating_func", kSoftmax);
@@ -44,7 +44,8 @@ void add_plain(const GgufKeys& in, json::Value& config, const char* name, bool a
   in.ignore_if("expert_feed_forward_length", *config.find("intermediate_size"));
 }
 
-// Qwen's layers all have experts in files. What an expert's width is where no key says so, too.
+// Qwen's layers all have experts in files. An expert's width follows from the dense one where no
+// key says it.
 void add_qwen(const GgufKeys& in, json::Value& config, bool are_renormalised) {
   add_counts(in, config, "num_experts");
   const int64_t dense = config.find("intermediate_size")->as_integer();

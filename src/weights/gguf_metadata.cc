@@ -75,7 +75,7 @@ class TokenizerKeys {
                             : merge.as_string());
   }
 
-  // What the tokenizer's steps before the merges are, as far as GGUF's names tell them apart.
+  // The tokenizer's steps before the merges, as far as GGUF's names tell them apart.
   struct Steps {
     std::vector<std::string> patterns;
     bool splits_digits = false, has_gpt2_pattern = false, is_byte_level = false;
@@ -168,7 +168,8 @@ std::vector<GgufKey> gguf_tokenizer_keys(const std::map<std::string, std::string
 
 namespace {
 
-// Of positions, as far as keys say it; what they leave out is found when the file is read back.
+// Adds the scaling of positions, as far as keys say it; the rest is found when the file is read
+// back.
 void add_scaling(const json::Value& config, const std::string& name, std::vector<GgufKey>& keys) {
   const json::Value* scaling = config.find("rope_scaling");
   const json::Value* type = scaling ? scaling->find("rope_type") : nullptr;
@@ -276,7 +277,7 @@ std::vector<GgufKey> gguf_model_keys(const json::Value& config, const std::strin
   add("residual_scale", "residual_multiplier", Number::f32);
   add("logit_scale", "logits_scaling", Number::f32);
   add_scaling(config, name, keys);
-  // What follows from a head's size need not be an f32.
+  // A value that follows from a head's size need not be an f32.
   const json::Value *scale = config.find("attention_multiplier"), *size = config.find("head_dim");
   if (scale && size && scale->as_number() != 1 / std::sqrt(size->as_number()))
     add("attention.scale", "attention_multiplier", Number::f32);

@@ -266,7 +266,7 @@ std::string TextsMaker::pieces() const {
   std::string model;
   bool has_bytes = false;
   for (size_t i = 0; i < tokens_.size(); ++i) {
-    // What is never used need not be told from what no text can hold.
+    // Tokens that are never used need not be told from those that no text can hold.
     Kind of = kind(i) == kUnused ? kControl : kind(i);
     if (static_cast<int64_t>(i) == unknown) of = kUnknown;
     has_bytes |= of == kByte;

@@ -67,7 +67,7 @@ bool are_mxfp4(const SafetensorsTensor& tensor) {
          (tensor.name.ends_with("_blocks") || tensor.name.ends_with("_scales"));
 }
 
-// What a tensor of bytes holds in elements.
+// The elements that a tensor of bytes holds.
 TensorInfo info_of_blocks(const SafetensorsFile& file, const SafetensorsTensor& tensor,
                           const StorageType& type) {
   TensorInfo info{type.type, tensor.shape};

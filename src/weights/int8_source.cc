@@ -12,7 +12,7 @@ namespace {
 
 constexpr std::string_view kWeight = ".weight", kScale = "_scale";
 
-// What a part of the configuration must say; a key that is absent has the first value.
+// The values that a part of the configuration must have; a key that is absent has the first one.
 struct Demand {
   const char* key;
   std::vector<json::Value> values;

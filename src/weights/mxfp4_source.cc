@@ -103,8 +103,8 @@ bool is_mxfp4(const json::Value& quantization, const std::string& where) {
   const json::Value* method =
       quantization.is_object() ? quantization.find("quant_method") : nullptr;
   if (!method || *method != json::Value("mxfp4")) return false;
-  // What is not converted has no blocks; the last says what a library makes of the weights in
-  // memory.
+  // Modules that are not converted have no blocks; the last key says what a library makes of the
+  // weights in memory.
   constexpr std::string_view kKnown[] = {"quant_method", "modules_to_not_convert", "dequantize"};
   for (const auto& [key, value] : quantization.as_object())
     if (std::ranges::find(kKnown, key) == std::end(kKnown))

@@ -71,8 +71,8 @@ void PackedMatrix::fp8_block(int64_t row, int64_t column, uint8_t* out) const {
   std::memcpy(out + storage.scale_bytes, values, static_cast<size_t>(storage.block));
 }
 
-// ggml's: an f16 scale; of q5_0 a fifth bit of each element; a byte for each of 32 elements, or for
-// the first and the last 16 one. What is stored is above zero but for q8_0.
+// ggml's blocks: an f16 scale; in q5_0 a fifth bit of each element; a byte for each of 32 elements,
+// or one for the first and the last 16. Stored integers are above zero but for q8_0.
 void PackedMatrix::integer_block(DType type, int64_t row, int64_t column, uint8_t* out) const {
   const int64_t group = group_of(column);
   const uint16_t factor = f32_to_f16(scale(row, group));

@@ -94,7 +94,7 @@ int PackedMatrix::stored_zero(int64_t row, int64_t group) const {
       word(zeros_, row / in_word * groups_ + group) >> row % in_word * format_.bits & mask);
 }
 
-// Of the integers as they stand in the words.
+// The zero of the integers as they stand in the words.
 int PackedMatrix::zero(int64_t row, int64_t group) const {
   const int middle = 1 << (format_.bits - 1);
   switch (format_.kind) {

@@ -207,8 +207,8 @@ class BlockSource final : public TensorSource {
   std::map<std::string, TensorInfo, std::less<>> infos_;
 };
 
-// What would be computed, or stored, otherwise beside the numbers themselves: rotations of
-// activations; matrices of which only some elements stand there.
+// Refuses settings that would change the computation or the storage beside the numbers themselves:
+// rotations of activations, and matrices of which only some elements stand there.
 void check_extras(const json::Value& quantization, const std::string& where) {
   for (const char* key : {"transform_config", "sparsity_config"}) {
     const json::Value* found = quantization.find(key);

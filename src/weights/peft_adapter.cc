@@ -29,7 +29,7 @@ std::string join(const std::string& directory, const char* name) {
   return (std::filesystem::path(directory) / name).string();
 }
 
-// What says where an adapter comes from or how it was trained, and changes nothing in a forward.
+// Keys that say where an adapter comes from or how it was trained, and change nothing in a forward.
 constexpr std::string_view kWithoutEffect[] = {"alpha_pattern",
                                                "arrow_config",
                                                "auto_mapping",

@@ -10,7 +10,7 @@ namespace invar {
 
 namespace {
 
-// What a step says of the requests.
+// The events of a step, by request.
 class StepEvents final : public OutputSink {
  public:
   void on_start(int64_t request, int32_t) override { started.push_back(request); }
@@ -87,7 +87,7 @@ LoadResult run_load(LoadServer& server, LoadClock& clock, const std::vector<Load
 
 namespace {
 
-// Of y by x, least squares; 0 where all x are the same.
+// The slope of y by x, least squares; 0 where all x are the same.
 double slope(const std::vector<double>& x, const std::vector<double>& y) {
   const double n = static_cast<double>(x.size());
   double sum_x = 0, sum_y = 0, xx = 0, xy = 0;

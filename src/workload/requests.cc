@@ -73,7 +73,7 @@ void shrink(LoadRequest& r, int most) {
   r.answer = std::clamp(static_cast<int>(r.answer * (most / sum)), 1, most - r.prompt);
 }
 
-// Of requests in order of arrival, the most that come within a window of `seconds`; from 0 on.
+// The most requests, in order of arrival, that come within a window of `seconds`; from 0 on.
 std::vector<LoadRequest> busiest(const std::vector<LoadRequest>& all, double seconds) {
   size_t best = 0, most = 0;
   for (size_t begin = 0, end = 0; begin < all.size(); ++begin) {

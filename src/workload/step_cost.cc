@@ -36,8 +36,8 @@ std::vector<double> knots_between(double first, std::span<const double> knots, d
   return found;
 }
 
-// What a step's seconds are a sum of, by the coefficients: a constant, samples, whether it is
-// mixed, and of each curve the part between every two knots.
+// The terms of a step's seconds, by the coefficients: a constant, samples, whether it is mixed, and
+// of each curve the part between every two knots.
 class Terms {
  public:
   explicit Terms(std::span<const MeasuredStep> steps) {

@@ -139,7 +139,7 @@ class PeerGroup final : public Group {
     for (int r = 0; r < size(); ++r)
       if (r != rank()) on.stream->wait_for(*shown_[r].ready);
   }
-  // What follows comes after everybody has done with the operands.
+  // Later work comes after all ranks have finished with the operands.
   void finish(const Execution& on) {
     on.stream->record(*done_);
     host_.barrier();

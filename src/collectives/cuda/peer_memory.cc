@@ -17,7 +17,7 @@ namespace {
 constexpr const char* kWhat = "what ranks exchange";
 constexpr size_t kDesk = 32 << 20, kPage = 4096;
 
-// What fails here is not a lasting error.
+// A failure here is not a lasting error.
 bool succeeds(cudaError_t status) {
   if (status != cudaSuccess) cudaGetLastError();
   return status == cudaSuccess;

@@ -45,8 +45,7 @@ void CudaEvent::wait() {
 }
 
 double CudaEvent::seconds_since(const Event& earlier) const {
-  // What a step waits for is in the stream before the event at its end, which may be a little
-  // later.
+  // The step's results are in the stream before the event at its end, which may be a little later.
   cuda_check(cudaEventSynchronize(event_), "computing");
   float milliseconds = 0;
   cuda_check(

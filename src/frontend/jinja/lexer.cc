@@ -94,7 +94,7 @@ class Lexer {
     if (!read_raw()) read_tag(TokenKind::block_begin, TokenKind::block_end);
   }
 
-  // What a tag leaves of the text before it.
+  // The part of the text before a tag that the tag leaves.
   std::string_view without_margin(std::string_view data, char sign, bool strips_margin) const {
     if (sign == '-') return text::right_stripped(data);
     if (sign == '+' || !strips_margin) return data;

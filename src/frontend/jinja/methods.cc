@@ -191,7 +191,7 @@ Value sequence_method(Budget& budget, const Value& object, const std::string& na
   });
 }
 
-// What would change a value, which the sandbox forbids.
+// Refuses methods that would change a value, which the sandbox forbids.
 void refuse_change(const Value& object, const std::string& name) {
   static const std::unordered_set<std::string> kOfLists = {"append", "clear",   "extend", "insert",
                                                            "pop",    "reverse", "remove", "sort"};

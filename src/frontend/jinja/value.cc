@@ -173,7 +173,7 @@ bool Value::operator==(const Value& other) const {
 int Value::compare(const Value& other) const {
   if (const auto a = as_integer(), b = other.as_integer(); a && b) return (*a > *b) - (*a < *b);
   if (as_number() && other.as_number()) {
-    // A long double holds every 64-bit integer. What is not a number is neither less nor equal.
+    // A long double holds every 64-bit integer. A NaN is neither less nor equal.
     const auto wide = [](const Value& v) {
       return v.as_integer() ? static_cast<long double>(*v.as_integer()) : *v.as_float();
     };

@@ -21,7 +21,7 @@ namespace {
 constexpr int64_t kSlots = 128, kQueries = 256;  // of a block
 constexpr int64_t kMaxHead = 256;
 
-// What a unit works with, in a share's scratch memory; see Layout for sizes.
+// A unit's arrays in a share's scratch memory; see Layout for sizes.
 struct Memory {
   bf16_t *keys, *values;                  // [position][round_up(E, 32)]
   bf16_t* key_columns;                    // [E][position]

@@ -1,6 +1,6 @@
 // Products of blocks as integers on AMX: one TDPBSUD adds the products of a part, of 16 rows by 16
-// outputs. What follows, a product and a sum in f32 for each, takes longer; rows that fill no tile
-// go by VPDPBUSD.
+// outputs. The product and the sum in f32 behind each take longer; rows that fill no tile go by
+// VPDPBUSD.
 #include <immintrin.h>
 
 #include "kernels/cpu/panel_product.h"

@@ -169,7 +169,8 @@ struct WholeLeaf {
     if (kParts == 2) add_part<R>(chains, x, kParts - 1);
   }
 
-  // Of the 16 outputs of a row. Those of several rows have names: else g++ 12 keeps them in memory.
+  // The sums of the 16 outputs of a row. Those of several rows have names: else g++ 12 keeps them
+  // in memory.
   struct Sums {
     __m256i low = _mm256_setzero_si256(), high = _mm256_setzero_si256();
     void add(__m256i first, __m256i second, const int8_t* x) {

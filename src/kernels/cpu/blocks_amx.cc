@@ -116,7 +116,7 @@ class FewRows {
     }
   }
 
-  // Of the piece that was unpacked before the last.
+  // Multiplies the piece that was unpacked before the last.
   void multiply(const Piece& piece) {
     if (piece.leaves == 0) return;
     if (piece.leaf == 0) Weights::begin();

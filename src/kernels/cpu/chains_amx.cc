@@ -22,7 +22,7 @@ namespace invar::cpu {
 namespace {
 
 // Tiles of rows and panels of a block, and leaves of a chunk: two panels' part of the weights
-// should fit L1 of 48 KB beside the rows that pass through. What has few leaves is not cut.
+// should fit L1 of 48 KB beside the rows that pass through. A matrix of few leaves is not cut.
 constexpr int64_t kBlockTiles = 16, kGroupPanels = 24, kChunkLeaves = 16, kFewLeaves = 24;
 
 // Part of a run: two tiles of rows by two panels, or fewer.

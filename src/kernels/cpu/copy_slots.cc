@@ -53,7 +53,7 @@ void copy_panels(const KvLayer& kv, int64_t head, const SlotCopy& c) {
                        std::min<int64_t>(c.end - first, kValueSlots));
 }
 
-// Of f32: an element of a panel's slot has a line of its own.
+// Copies f32: an element of a panel's slot has a line of its own.
 void copy_f32(const KvLayer& kv, int64_t head, const SlotCopy& c) {
   for (int64_t slot = c.begin; slot < c.end; ++slot)
     for (int64_t e = 0; e < kv.head_dim; ++e) {

@@ -9,9 +9,9 @@ namespace invar::cpu {
 
 namespace {
 
-// Rows and panels of one share. The cut is the one whose largest share is smallest. Of equals the
-// one with the fewest parts of rows, since every row of a panel uses the same memory; but with many
-// rows (kRowSharesFrom) the one with the most, as many as most_row_parts says.
+// Rows and panels of one share. The cut is the one whose largest share is smallest. Among equals it
+// is the one with the fewest parts of rows, since every row of a panel uses the same memory; but
+// with many rows (kRowSharesFrom) the one with the most, as many as most_row_parts says.
 struct Share {
   Part::Run rows, panels;
   bool is_empty() const { return rows.begin == rows.end || panels.begin == panels.end; }

@@ -31,7 +31,8 @@ RowRun run_at(const RecurrenceParams& p, int64_t begin, int64_t end) {
   return {begin, last, at.slot(begin), at.cell_of(begin, at.positions[begin])};
 }
 
-// What one share computes with. Rows of a run are its queries and then, but for Mamba 2, its keys.
+// The arrays that one share computes with. Rows of a run are its queries and then, but for Mamba 2,
+// its keys.
 struct Room {
   alignas(64) char x[2 * kChunkSlots * kMostStateSize * 4];    // what meets the state; or decayed
   alignas(64) char own[2 * kChunkSlots * kMostStateSize * 4];  // the rows themselves

@@ -1,5 +1,5 @@
-// What is stored in 8 bits as panels of bf16: rows become bf16 and then words of panels. The same
-// for every set, since memory bounds it.
+// Slots that are stored in 8 bits become panels of bf16: rows become bf16 and then words of panels.
+// The same for every set, since memory bounds it.
 #include "kernels/stored_slots.h"
 
 #include <array>

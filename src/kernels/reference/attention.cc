@@ -9,14 +9,14 @@ namespace invar::reference {
 
 namespace {
 
-// What one split of 128 slots contributes to one query head.
+// One split of 128 slots adds this to one query head.
 struct SplitResult {
   float max = 0;        // m_s
   float sum = 0;        // l_s
   float out[576] = {};  // o_s
 };
 
-// Of a cache of T.
+// Values of a cache of T.
 template <typename T>
 class Reader {
  public:

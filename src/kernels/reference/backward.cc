@@ -25,7 +25,7 @@ void clear_pad(const Activation& out, int64_t row, int64_t width) {
   std::fill(y + width, y + round_up(width, kLeafPad), bf16_t{0});
 }
 
-// Of a curve; gelu's is Phi(x) + x * phi(x).
+// The slope of a curve; gelu's is Phi(x) + x * phi(x).
 float slope(Nonlinearity curve, float x) {
   if (curve == Nonlinearity::relu_squared) return x < 0.0f ? 0.0f : x + x;
   if (curve == Nonlinearity::gelu) {

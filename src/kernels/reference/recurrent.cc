@@ -92,7 +92,7 @@ class HeadOfRow {
       for (int64_t d = 0; d < layer_.key_size; ++d) keys_[s][d] = keys[layer_.key_index(s, d)];
   }
 
-  // What x meets the keys of the first `count` slots with.
+  // The weights of x with the keys of the first `count` slots.
   void weigh(const T* x, int count, float* weights) const {
     for (int s = 0; s < count; ++s)
       weights[s] = has_channels() ? channel_weight(x, s)
@@ -129,7 +129,7 @@ class HeadOfRow {
     }
     return dot<order>(a, b, layer_.key_size);
   }
-  // What multiplies it.
+  // The factor of the state.
   float state_factor() const { return has_channels() ? 1.0f : math::exp(sum(slot_, 0)); }
 
   T* values(int32_t cell) const {

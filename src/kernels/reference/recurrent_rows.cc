@@ -1,4 +1,4 @@
-// What stands around recurrences, row by row: short convolutions, decays, keys, gated norms
+// Operations around recurrences, row by row: short convolutions, decays, keys, gated norms
 // (numerics 4.4).
 #include <cmath>
 #include <cstring>

@@ -20,7 +20,7 @@ void store(const StoredKv& to, const StoredKv::Place& place, const bf16_t* x) {
     for (int e = 0; e < to.head_dim; ++e) place.row[e] = e4m3::from_bf16(x[e]);
 }
 
-// What that stands for.
+// The value that this stands for.
 bf16_t element(const StoredKv& from, const StoredKv::Place& place, int e) {
   if (from.type == CacheType::fp8_e4m3) return e4m3::to_bf16(place.row[e]);
   return f32_to_bf16(static_cast<float>(static_cast<int8_t>(place.row[e])) * *place.scale);

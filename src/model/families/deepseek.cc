@@ -69,7 +69,7 @@ void read_sizes(ConfigReader& reader, DecoderSpec& spec) {
   reader.ignore(implied);
 }
 
-// What scores are multiplied by: with yarn they grow with the length (mscale_all_dim).
+// The factor of scores: with yarn they grow with the length (mscale_all_dim).
 double score_scale(const LatentSpec& latent, const RopeSpec& rope) {
   double m = 1;
   if (rope.scaling == RopeSpec::Scaling::yarn && latent.mscale > 0 && rope.factor > 1)

@@ -74,7 +74,7 @@ StoredAt stored(const DecoderSpec& spec, const TensorSpec& tensor) {
     return fmt::format("transformer.h.{}.{}.{}", tensor.layer, rest, is_bias ? "bias" : "weight");
   };
   const int64_t e = spec.head_dim, each = spec.heads / spec.kv_heads;
-  // Of head h of so many for each key/value head, from the `first` of its group on.
+  // Rows of head h of so many for each key/value head, from the `first` of its group on.
   const auto in_group = [=](int64_t of_group, int64_t first) {
     return [=](int64_t row) {
       const int64_t head = row / e, group = head / of_group;

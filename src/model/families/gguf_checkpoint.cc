@@ -163,7 +163,7 @@ bool fits(const StoredTensor::Part& part, int64_t width) {
   return part.at.step <= 2 && part.of.shape[0] * part.at.step == width;
 }
 
-// Of all rows of the file's tensor; nothing where its rows are no whole ones of others.
+// The origins of all rows of the file's tensor; nothing where its rows are no whole ones of others.
 std::vector<Origin> origins_of(const StoredTensor& stored, int64_t width) {
   std::vector<Origin> rows(
       static_cast<size_t>(TensorInfo{DType::f32, stored.shape}.elements() / width));
@@ -232,7 +232,7 @@ Entries entries_of_gguf(const DecoderSpec& spec, const TensorSource& tensors, DT
   return entries;
 }
 
-// What stands in the way of reading the file as the model that it was made of, or nothing.
+// Says why the file cannot be read as the model that it was made of, or nothing.
 std::string not_read_back(const std::string& to, const ModelConfig& config) {
   try {
     const HfDirectory written = open_hf_directory(to);
@@ -260,7 +260,7 @@ TensorInfo dequantised(TensorInfo info) {
   return info;
 }
 
-// Of a GGUF file under the names of a directory.
+// The entries of a GGUF file under the names of a directory.
 Entries entries_of_directory(const ModelConfig& config, const TensorSource& tensors) {
   Entries entries;
   for (const StoredTensor& stored : stored_tensors(config.spec)) {

@@ -234,7 +234,7 @@ std::string gguf_name(const DecoderSpec& spec, const TensorSpec& tensor) {
   const auto in_layer = [&](const char* name) {
     return fmt::format("blk.{}.{}", tensor.layer, name);
   };
-  // Of what the feed-forward network reads, by its place behind attention.
+  // The norm of the feed-forward network's input stands behind attention there.
   if (tensor.role == TensorRole::post_norm &&
       (spec.family == "gpt_oss" || spec.family == "glm4_moe" || spec.family == "qwen3_next"))
     return in_layer("post_attention_norm.weight");

@@ -11,7 +11,7 @@ namespace {
 
 constexpr Routing kRouting{.score = ExpertScore::softmax_of_chosen};
 
-// What every layer has, whatever the configuration says.
+// Sets the choices that every layer has, whatever the configuration says.
 void imply(DecoderSpec& spec) {
   spec.qkv_bias = spec.o_bias = true;
   imply_experts(spec, kRouting);
@@ -63,7 +63,7 @@ StoredAt stored_in_blocks(const DecoderSpec& spec, const TensorSpec& tensor) {
           .shape = {spec.layer(tensor.layer).experts()->routing.experts, rows, tensor.shape[1]}};
 }
 
-// Of an expert's tensors the matrices are stored with inputs as rows, [experts][K][N].
+// An expert's matrices are stored with inputs as rows, [experts][K][N].
 StoredAt stored_expert(const DecoderSpec& spec, const TensorSpec& tensor, const std::string& at) {
   using enum TensorRole;
   const bool is_matrix = tensor.shape.size() == 2;

@@ -14,7 +14,7 @@ namespace {
 
 using Scaling = RopeSpec::Scaling;
 
-// What a rotation's reading needs to know beside its dictionary.
+// The settings beside its dictionary that a rotation's reading needs.
 struct RopeContext {
   const Family& family;
   const DecoderSpec& spec;

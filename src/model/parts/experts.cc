@@ -284,7 +284,7 @@ Activation Experts::gather_outputs(const PartPass& p, const Activations& at) con
   return sent;
 }
 
-// What the expert that every row goes through adds, of all ranks, before its gate.
+// The output of the expert that every row goes through, of all ranks, before its gate.
 void Experts::shared_output(const PartPass& p, const Weights& w, const Activations& at) const {
   const int64_t stride = round_up(model_.hidden, kLeafPad);
   if (spec_.is_gated) {

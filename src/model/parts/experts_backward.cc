@@ -16,7 +16,7 @@ struct ExpertRows {
   std::vector<int32_t> begin, rows;
 };
 
-// What each row of the leaves that an expert has rows in comes from: a pair's place, or -1.
+// The origin of each row of the leaves that an expert has rows in: a pair's place, or -1.
 std::vector<int32_t> leaf_places(const ExpertRows& of, int expert) {
   std::vector<int32_t> places;
   int32_t leaf = -1;
@@ -84,9 +84,9 @@ void Experts::weight_gradients(BackwardPass& b, const Activations& at, const Act
   }
 }
 
-// What the loss that balances experts adds to the gradient of the scores, of every packed row:
-// [.][experts]; empty without one. Of n positions expert e counts as often as it was chosen there,
-// times E / n^2.
+// The addition of the loss that balances experts to the gradient of the scores, for every packed
+// row: [.][experts]; empty without one. Over n positions expert e counts as often as it was chosen
+// there, times E / n^2.
 std::vector<float> Experts::balance(const BackwardPass& b, const Activations& at) const {
   if (b.balance() == 0) return {};
   const Routing& how = spec_.routing;

@@ -1,4 +1,4 @@
-// What a layer begins with that goes on from hidden states: a module that predicts one token
+// The beginning of a layer that continues from hidden states: a module that predicts one token
 // further (DeepSeek-V3, section 2.2), and the layers of EAGLE. Every row has the token that follows
 // and a hidden state.
 #include "model/parts/makers.h"

@@ -8,7 +8,7 @@ namespace {
 
 using Classes = std::array<uint8_t, 256>;
 
-// What a set tells apart within each class becomes two.
+// A class that a set cuts becomes two.
 int divide(Classes& class_of, const ByteSet& set) {
   std::array<int, 512> parts;  // by class, and whether the set has the byte
   parts.fill(-1);

@@ -87,8 +87,8 @@ void add_byte_sequences(std::vector<ByteRanges>& out, char32_t low, char32_t hig
   out.push_back(ranges);
 }
 
-// Those from byte `at` on of ranges that have the same bytes in front. What begins alike is one
-// option, so that few have to be followed.
+// The bytes from `at` on, of ranges that have the same bytes in front. Ranges that begin alike are
+// one option, so that few have to be followed.
 Language::Expr behind(Language& language, std::span<const ByteRanges> all, int at) {
   std::vector<Language::Expr> options;
   ByteSet last{};

@@ -76,7 +76,7 @@ class ExpressionBuilder {
   ExpressionBuilder(Characters& characters, Match match)
       : characters_(characters), language_(characters.language()), match_(match) {}
 
-  // What stands at the outermost level. `begins` and `ends`: a ^ or $ around it.
+  // The expression at the outermost level. `begins` and `ends`: a ^ or $ around it.
   Expr outermost(const regex::Node& node, bool begins, bool ends) {
     if (node.kind == regex::Node::kChoice) {
       std::vector<Expr> options;

@@ -168,7 +168,7 @@ Value common_multiple(const Value& a, const Value& b) {
   return std::lcm(a.as_integer(), b.as_integer());
 }
 
-// What a schema says of one of its properties that stands in `properties` or does not.
+// The schema of a property, whether it stands in `properties` or not.
 std::optional<Value> property_of(const Value& schema, const std::string& name) {
   const Value* properties = schema.find("properties");
   if (const Value* own = properties ? properties->find(name) : nullptr) return *own;

@@ -46,7 +46,7 @@ class ObjectBuilder {
     return value;
   }
 
-  // Of properties that no word names: null where the schema says nothing.
+  // The schema of properties that no word names: null where there is none.
   const Value* others() const {
     const Value* more = schema_.find("additionalProperties");
     return more ? more : schema_.find("unevaluatedProperties");

@@ -114,7 +114,7 @@ void Stacks::expand(Stack stack, Set& open) {
     case Kind::repeat:
       return expand_repeat(node, top, open);
     case Kind::rule: {
-      // What a rule ends with takes its place.
+      // The end of a rule takes its place.
       const bool ends = cell(top.rest).expr == kReturn;
       const Stack rest = ends ? top.rest : intern({kReturn, 0, 0, top.rest});
       return open.push_back(push(language_.body(node), rest));

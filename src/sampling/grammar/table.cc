@@ -10,7 +10,7 @@ namespace invar::grammar {
 
 namespace {
 
-// Who leads to each state: of state s those from first[s] on.
+// The states that lead to each state: those of state s from first[s] on.
 struct Backward {
   struct Step {
     int32_t from;

@@ -20,7 +20,7 @@ CodePoints ranges_of(const USet* set) {
   for (int32_t i = 0; i < uset_getItemCount(set); ++i) {
     UChar32 low = 0, high = 0;
     UErrorCode error = U_ZERO_ERROR;
-    // What it returns is the length of a text; a range has none.
+    // It returns the length of a text; a range has none.
     if (uset_getItem(set, i, &low, &high, nullptr, 0, &error) == 0 && U_SUCCESS(error))
       ranges.push_back({static_cast<char32_t>(low), static_cast<char32_t>(high)});
   }

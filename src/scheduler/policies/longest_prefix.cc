@@ -1,5 +1,5 @@
-// Who has the most tokens in the prefix cache is admitted first, while what it shares is still
-// there; of those with equally many the queue's order decides. Nobody is overtaken for ever
+// The sequence with the most tokens in the prefix cache is admitted first, while these are still
+// there; among those with equally many the queue's order decides. No sequence is overtaken for ever
 // (or_the_oldest). Zheng et al., "SGLang: Efficient Execution of Structured Language Model
 // Programs" (NeurIPS 2024).
 #include <algorithm>

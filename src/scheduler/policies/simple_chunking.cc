@@ -12,7 +12,7 @@ class SimpleChunking final : public Scheduler {
 
  private:
   void fill(StepPlan& plan, int32_t budget) override {
-    // Who has nothing to do gives its turn to the other.
+    // A kind of rows that has nothing to do gives its turn to the other.
     for (int turn = 0; turn < 2 && plan.entries.empty(); ++turn) {
       int32_t left = budget;
       if (prompts_turn_) {

@@ -8,7 +8,7 @@ namespace invar::corpus {
 
 namespace {
 
-// What an answer ends with.
+// The end of an answer.
 std::string answer(const std::string& steps, int value) {
   return fmt::format("{}The answer is {}.", steps, value);
 }

@@ -50,7 +50,7 @@ std::string system_text(const Sample& sample) {
   return sample.system.empty() ? "" : message("system", sample.system);
 }
 
-// What is said to the model, up to where its answer begins.
+// The text that the model is given, up to where its answer begins.
 std::string user_text(const Turn& turn) {
   return message("user", turn.user) + "<|im_start|>assistant\n";
 }
@@ -79,7 +79,7 @@ Sample make(Random& random, Kinds kinds) {
 
 }  // namespace
 
-// Of 100 documents: 20 stories, 28 with questions, 14 requests, 18 of sums, 16 of copying, 4 of
+// 100 documents are 20 stories, 28 with questions, 14 requests, 18 of sums, 16 of copying, 4 of
 // talk, and in the same proportions where some are left out. One conversation in six has a system
 // message.
 Sample make_sample(uint64_t seed, Split split, int64_t index, Kinds kinds) {
