@@ -23,7 +23,7 @@ int64_t blocks_of(int64_t tokens) {
   return (tokens + kSlots - 1) / kSlots;
 }
 
-// So many rows at the end of a sequence of `length` tokens, the first of which it shares with the
+// The last rows of a sequence of `length` tokens. It shares the first of these tokens with the
 // first sequence.
 struct Rows {
   int64_t length, rows = 1, shared = 0;

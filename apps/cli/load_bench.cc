@@ -235,8 +235,7 @@ LoadSummary LoadBench::run_at(const std::string& clock_name, const Arm& arm, dou
   return summary_at(clock_name, arm, rate, requests_for(arm, rate));
 }
 
-// By the cost model first; where it is wrong, by the clock that passes, from the model's figures
-// on.
+// Searches by the cost model first; where that is wrong, by the clock, from the model's figures on.
 void LoadBench::search(LoadReport& report) {
   for (PolicyReport& p : report.policies)
     for (size_t slo = 0; slo < report.slos.size(); ++slo) search(policy(p.policy), slo, report, p);

@@ -26,8 +26,8 @@ struct BenchLoadFlags {
 // Runs one load under many policies on one model.
 class LoadBench {
  public:
-  // Refuses what no scheduler takes before anything runs. The model is opened when something of it
-  // is to be computed. Throws Error and UsageError.
+  // Refuses loads that no scheduler takes before anything runs. Opens the model when a step is
+  // first computed. Throws Error and UsageError.
   LoadBench(const BenchLoadFlags& flags, LoadSpec spec);
 
   LoadReport run();

@@ -1,4 +1,4 @@
-// What bounds a matrix product on AMX: loops of tile products alone, by where their operands lie,
+// The bounds of a matrix product on AMX: loops of tile products alone, by where their operands lie,
 // as shares of the peak from registers. Nothing else of a product is in them: no sums of runs, no
 // biases, no rounding. docs/benchmarks.md says what follows from the figures.
 #include <immintrin.h>

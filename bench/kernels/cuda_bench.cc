@@ -285,7 +285,7 @@ class Bench {
     std::fflush(stdout);
   }
 
-  // What each of those that were added draws, the chosen one marked.
+  // Prints the power that each of those that were added draws, the chosen one marked.
   void print_lasting(const char* what, int64_t rows, double flops, std::string_view chosen) {
     for (const auto& [name, us, draw] : timer_.run_lasting(1.0))
       fmt::print("| {} | {} | {}{} | {:.1f} | {:.0f} | {:.0f} | {:.0f} | {:.0f} | {:.2f} |\n", what,

@@ -1,4 +1,4 @@
-// What cuBLAS leaves to another kernel.
+// The operations that cuBLAS leaves to another kernel.
 #include "cuda_timer.h"
 #include "device/cuda/cuda_check.h"
 #include "numerics/dtype.h"

@@ -1,4 +1,4 @@
-// What a GPU draws and how fast it clocks, by NVML, which is opened at run time.
+// A GPU's power and clocks, by NVML, which is opened at run time.
 #pragma once
 
 #include <array>

@@ -45,7 +45,7 @@ struct Line {
   int64_t wrong = 0;  // words
 };
 
-// What all ranks share.
+// All ranks share this.
 struct Case {
   int size = 2;
   Nccl nccl = {};

@@ -52,7 +52,7 @@ class GpuTimer {
   GpuPower power_;
 };
 
-// What has to follow cuBLAS's product of gate and up: out[rows][width] = silu(gate) * up, bf16,
+// The operation behind cuBLAS's product of gate and up: out[rows][width] = silu(gate) * up, bf16,
 // from [rows][gate, up], both of `width`.
 void gate(const void* products, void* out, int64_t rows, int64_t width, cudaStream_t stream);
 

@@ -21,7 +21,7 @@ class Nccl {
   bool is_there() const { return all_reduce_ != nullptr; }
   std::string version() const;
 
-  // Of a group of ranks, one of which makes the id. Every rank joins, each on its current GPU.
+  // The id of a group of ranks, which one of them makes. Every rank joins, each on its current GPU.
   Id make_id() const;
   void* join(int ranks, const Id& id, int rank) const;
   void leave(void* group) const;

@@ -11,7 +11,7 @@ from . import operations
 
 
 class AttentionBlockSize(NamedTuple):
-    """What callers of an attention that depends on its blocks are to set."""
+    """The settings for callers of an attention that depends on its blocks."""
 
     block_m: int
     block_n: int

@@ -1,4 +1,4 @@
-"""What the C++ module gives (python/src); LLM and its like are made of it."""
+"""The C++ module (python/src); LLM and its like are made of it."""
 from collections.abc import Callable, Sequence
 from typing import Any, Optional
 

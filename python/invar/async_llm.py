@@ -152,7 +152,7 @@ class AsyncLLM:
 
     @property
     def weight_version(self) -> str:
-        """What update_weights called the weights."""
+        """The name that update_weights gave the weights."""
         return self._weights.weight_version
 
     def get_tokenizer(self) -> Tokenizer:
@@ -160,7 +160,7 @@ class AsyncLLM:
         return self._tokenizer
 
     def get_default_sampling_params(self) -> SamplingParams:
-        """What the model's generation_config.json says."""
+        """The defaults of the model's generation_config.json."""
         return default_params(self.model)
 
     def shutdown(self) -> None:
@@ -170,7 +170,7 @@ class AsyncLLM:
             self._thread.join()
         self._session.close()
 
-    # Of the engine's thread: between steps it does what it was asked for.
+    # The engine's thread: between steps it does what it was asked for.
 
     def _do(self, task: Callable[[], None]) -> None:
         self._tasks.put(task)
@@ -267,7 +267,7 @@ class AsyncLLM:
 
 
 async def _outputs(live: _Live, tokenizer: Tokenizer) -> AsyncIterator[RequestOutput]:
-    """What is shown of a request's events."""
+    """The output that a request's events show."""
     params = live.asked.params
     is_delta = params.output_kind == RequestOutputKind.DELTA
     shows_tokens = params.output_kind != RequestOutputKind.FINAL_ONLY and params.trace_decode_token_ids is None

@@ -44,7 +44,7 @@ _REFUSED: dict[str, tuple[tuple[object, ...], str]] = {
 
 
 def session_options(where: str, model: str, given: dict[str, Any]) -> SessionOptions:
-    """What opens the session. Raises TypeError for unknown keywords, ValueError for values that are not supported."""
+    """The arguments that open the session. Raises TypeError for unknown keywords, ValueError for values that are not supported."""
     refuse_unknown(where, given, (*_OPTIONS, *_OTHERS, *_MEANINGLESS, *_REFUSED))
     if given.get("tokenizer") == model:
         given = {**given, "tokenizer": None}

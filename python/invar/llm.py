@@ -150,12 +150,12 @@ class LLM(Questions, Weights):
         return self._tokenizer
 
     def get_default_sampling_params(self) -> SamplingParams:
-        """What the model's generation_config.json says."""
+        """The defaults of the model's generation_config.json."""
         return default_params(self.model)
 
     @property
     def identity(self) -> str:
-        """What fixes the bits beside weights and tokens, e.g. "invar-1/portable/bf16/row8.8"."""
+        """The name of what fixes the bits beside weights and tokens, e.g. "invar-1/portable/bf16/row8.8"."""
         return self.session.identity()
 
     @property
@@ -178,7 +178,7 @@ class LLM(Questions, Weights):
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    # What the calls above are made of.
+    # The steps that the calls above are made of.
 
     def _id(self) -> str:
         self._next_id += 1

@@ -1,11 +1,11 @@
-"""What requests become. Attributes are vLLM's; logits_hash and receipt are Invar's."""
+"""The outputs of requests. Attributes are vLLM's; logits_hash and receipt are Invar's."""
 from __future__ import annotations
 
 from typing import Any, NamedTuple, Optional
 
 
 class Logprob(NamedTuple):
-    """Of one token at one position: ln p in nats, as SamplingParams.logprobs_mode says; rank 1 is the likeliest."""
+    """One token at one position: ln p in nats, as SamplingParams.logprobs_mode says; rank 1 is the likeliest."""
 
     logprob: float
     rank: Optional[int] = None

@@ -11,7 +11,7 @@ from .keywords import refuse_unknown, refuse_values
 
 
 class RequestOutputKind(IntEnum):
-    """What a stream shows at each step: all of the answer so far, what is new, or its end alone."""
+    """The contents of a stream's step: all of the answer so far, what is new, or its end alone."""
 
     CUMULATIVE = 0
     DELTA = 1
@@ -38,7 +38,7 @@ _DEFAULTS: dict[str, Any] = dict(
     logprobs=None, prompt_logprobs=None, logprobs_mode=None, detokenize=True, skip_special_tokens=True, include_stop_str_in_output=False,
     output_kind=RequestOutputKind.CUMULATIVE, structured_outputs=None, logit_bias=None, allowed_token_ids=None,
     trace_decode_token_ids=None, receipt=False, logits_hash=True, cache_salt="", priority=0)
-# What vLLM has and what values of it ask for nothing; why others are refused.
+# vLLM's parameters, the values of each that ask for nothing, and why others are refused.
 _REFUSED: dict[str, tuple[tuple[object, ...], str]] = {
     "spaces_between_special_tokens": ((True,), "special tokens have spaces between them as the tokenizer says"),
     "truncate_prompt_tokens": ((None,), "cut the prompt before"),
@@ -91,7 +91,7 @@ class SamplingParams:
         return SamplingParams(**{**{name: getattr(self, name) for name in _DEFAULTS}, **changes})
 
     def options(self, vocabulary: int, seed: int = 0, choice: int = 0) -> GenerateOptions:
-        """What the engine is asked for answer `choice` of the n, by this seed."""
+        """The engine's parameters for answer `choice` of the n, by this seed."""
         o = GenerateOptions()
         for name in ("presence_penalty", "frequency_penalty", "repetition_penalty", "temperature", "top_p", "top_k",
                      "min_p", "ignore_eos", "min_tokens", "skip_special_tokens", "include_stop_str_in_output",

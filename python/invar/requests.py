@@ -15,7 +15,8 @@ from .tokenizer import Tokenizer
 Prompt = Union[str, "list[int]", "dict[str, Any]"]
 
 
-# What a token's place in the processed distribution takes from the answer before it, so that no prompt has it.
+# Parameters that make a token's place in the processed distribution depend on the answer before it, so that no prompt
+# has it.
 _LOOKING_BACK = ("presence_penalty", "frequency_penalty", "repetition_penalty", "bad_words", "min_tokens", "structured_outputs")
 
 
@@ -29,7 +30,7 @@ class Asked(NamedTuple):
     lora: str = ""  # the directory of its adapter; empty: none
 
     def jobs(self, vocabulary: int, mode: str) -> list[tuple[list[int], GenerateOptions]]:
-        """What the engine is asked: a request for each of the n answers. mode: the LLM's of log-probabilities."""
+        """The engine's requests: one for each of the n answers. mode: the LLM's of log-probabilities."""
         jobs = self._jobs(vocabulary, mode)
         for _, options in jobs:
             options.lora = self.lora
@@ -88,7 +89,7 @@ def tokens_of(prompt: Prompt, tokenizer: Tokenizer) -> tuple[Optional[str], list
 
 
 def default_params(model: str) -> SamplingParams:
-    """What the model's generation_config.json says, as vLLM reads it."""
+    """The defaults of the model's generation_config.json, as vLLM reads it."""
     path = os.path.join(model, "generation_config.json")
     if not os.path.exists(path):
         return SamplingParams()

@@ -13,7 +13,7 @@ from typing import Any
 
 
 def _member(request: Any, name: str) -> dict[str, Any]:
-    """What a request (a dictionary or vLLM's dataclass) calls `name`."""
+    """The value that a request (a dictionary or vLLM's dataclass) calls `name`."""
     found = request.get(name) if isinstance(request, Mapping) else getattr(request, name, None)
     if not isinstance(found, Mapping):
         raise ValueError(f"expected a request with {name}, a dictionary, found {type(found).__name__}")

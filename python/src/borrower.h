@@ -14,7 +14,7 @@ namespace invar::python {
 class Borrower {
  public:
   Borrower() = default;
-  // Of the memory of a GPU, for work in the caller's stream.
+  // Borrows the memory of a GPU, for work in the caller's stream.
   explicit Borrower(int gpu) : gpu_(gpu) {}
 
   // The elements of a float32 tensor of this shape; -1: any size.

@@ -1,5 +1,5 @@
-// A checkpoint in Python without an engine: what the model is, its tensors, its rotations. What
-// invar.models.CausalLM is made of.
+// A checkpoint in Python without an engine: the model's specification, its tensors, its rotations.
+// invar.models.CausalLM is made of it.
 #include <pybind11/numpy.h>
 #include <pybind11/stl.h>
 

@@ -29,7 +29,7 @@ struct CudaAttentionBackward {
   QkvBackwardParams heads;
 };
 
-// Of attention over a cache: `of.kv` is where rotation writes to.
+// Attention over a cache: `of.kv` is where rotation writes to.
 struct CudaAttention {
   QkvParams rotation;
   AttentionParams of;

@@ -13,7 +13,7 @@ namespace invar::python {
 
 namespace py = pybind11;
 
-// What a capsule named "dltensor" points to.
+// The tensor that a capsule named "dltensor" points to.
 struct DlTensor {
   void* data;
   int32_t device_type, device_id;
@@ -33,9 +33,10 @@ struct DlManagedTensor {
 // A tensor that Python keeps alive while this lives. Made and let go of with the GIL.
 class BorrowedTensor {
  public:
-  // `what` names it in errors. Throws TypeError and ValueError for what is no dense tensor of the
-  // CPU, or of GPU number `gpu`, in row-major order. What fills it is waited for on the default
-  // stream; or not, where what reads it is put into the caller's own stream: of torch's tensors.
+  // `what` names it in errors. Throws TypeError and ValueError for anything but a dense tensor of
+  // the CPU, or of GPU number `gpu`, in row-major order. Waits for the work that fills it on the
+  // default stream; or not, where the work that reads it goes into the caller's own stream, as with
+  // torch's tensors.
   enum class Wait { on_default_stream, not_at_all };
   BorrowedTensor(const py::object& object, const std::string& what, int gpu = -1,
                  Wait wait = Wait::on_default_stream);

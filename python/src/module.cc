@@ -4,7 +4,7 @@
 
 namespace {
 
-// What a caller did wrong is a ValueError; anything else a RuntimeError. Both say one sentence.
+// A caller's mistake is a ValueError; anything else is a RuntimeError. Both say one sentence.
 void translate(std::exception_ptr error) {
   try {
     if (error) std::rethrow_exception(error);

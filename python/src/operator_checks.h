@@ -1,4 +1,4 @@
-// What the operators of both devices ask of their arguments.
+// The checks of the arguments of both devices' operators.
 #pragma once
 
 #include <cstdint>

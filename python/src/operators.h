@@ -28,7 +28,8 @@ struct Weight {
   float* bias_gradient = nullptr;
 };
 
-// Of attention: sequences that stand one after the other, and what becomes of queries and keys.
+// The shape of attention: sequences that stand one after the other, and how queries and keys are
+// changed.
 struct AttentionShape {
   std::vector<int32_t> lengths;  // of the sequences; their sum is T
   int32_t heads = 0, kv_heads = 0, head_dim = 0, window = 0;

@@ -8,7 +8,7 @@ namespace {
 
 constexpr int64_t kPiece = int64_t{1} << 18;  // elements that are hashed at once
 
-// Of each piece of the rows, one after the other.
+// Adds the hash of each piece of the rows, one after the other.
 void add_hashes(const PackedWeights::Rows& rows, int64_t k, ThreadPool& pool,
                 std::vector<XXH128_hash_t>& out) {
   const int64_t count = rows.n * k, pieces = (count + kPiece - 1) / kPiece;
@@ -40,7 +40,7 @@ const Matrix& PackedWeights::of(const std::vector<Rows>& weights, int64_t k, boo
     entries_.splice(entries_.begin(), entries_, found);
     return entries_.front().matrix;
   }
-  // What these tensors were before.
+  // The entry of these tensors before.
   const auto old = std::ranges::find(entries_, weights, &Entry::weights);
   if (old != entries_.end()) {
     bytes_ -= old->memory.size() * sizeof(bf16_t);

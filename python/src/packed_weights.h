@@ -17,7 +17,7 @@ namespace invar::python {
 
 class PackedWeights {
  public:
-  // Of all panels; those that were used longest ago go.
+  // Bytes of all panels; those that were used longest ago go.
   static constexpr size_t kMostBytes = size_t{4} << 30;
 
   // The rows [n][k] of each weight of a product.

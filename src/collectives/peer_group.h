@@ -36,8 +36,9 @@ struct PeerOptions {
 std::unique_ptr<Group> make_peer_group(Group& host_group, const PeerOptions& options = {});
 
 struct PeerProcesses {
-  // Becomes not 0 once a rank has left: in memory that the host's processes share, at the beginning
-  // of a page. Null: nobody says so, and who waits gives up in time.
+  // A number that becomes other than 0 once a rank has left, in memory that the host's processes
+  // share, at the beginning of a page. Null: no rank says that it leaves, and a rank that waits
+  // gives up after some time.
   uint32_t* leaver = nullptr;
   Trouble trouble;  // what is known to be wrong with the others
 };

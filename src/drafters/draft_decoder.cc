@@ -17,7 +17,7 @@ DraftDecoder::DraftDecoder(const DecoderSpec& spec, const TensorSource& tensors,
   if (spec.tokens() == 0) decoder_.embedding = target_embedding(target, pool).embedding();
 }
 
-// Home's, or read once more where home has a part of it or none.
+// Home's embedding; it is read once more where home has only a part of it, or none.
 const DecoderWeights& DraftDecoder::target_embedding(Model& target, ThreadPool& pool) {
   const Worker& home = target.workers().home();
   const DecoderWeights& own = home.weights();

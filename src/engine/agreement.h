@@ -8,8 +8,8 @@
 
 namespace invar {
 
-// Every worker calls it with the bytes of a step's message. Throws Error, on those that find it,
-// naming rank, stage and host of one that heard another.
+// Every worker calls it with the bytes of a step's message. Workers that find that another one got
+// other bytes throw Error, naming its rank, stage and host.
 void expect_agreement(const WorkerPlace& place, const WorkerLinks& links, std::string_view message);
 
 }  // namespace invar

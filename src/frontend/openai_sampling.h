@@ -40,8 +40,8 @@ void read_sampling(const BodyFields& fields, const Context& context, SamplingPar
 // last 64 tokens, or `repeat_last_n`; here all are counted, with a warning.
 void read_repeat_penalty(const BodyFields& fields, json::Value& made, RequestWarnings& warnings);
 
-// As vLLM does: the word's tokens, and those of the word behind a space where these are as many and
-// begin otherwise. Throws UsageError for a word of spaces.
+// Adds a word's tokens, as vLLM does, and those of the word behind a space where these are as many
+// and begin otherwise. Throws UsageError for a word of spaces.
 void add_bad_word(std::string_view word, const Tokenizer& tokenizer,
                   std::vector<std::vector<int32_t>>& bad_words);
 

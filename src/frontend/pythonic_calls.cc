@@ -221,7 +221,7 @@ class Keywords final : public ArgumentReader {
                                                               : read_brackets(text, json);
   }
 
-  // One that is no literal is a text.
+  // A value that is no literal is a text.
   bool read_word(std::string_view& text, std::string& json) {
     const size_t size = text.find_first_of(kWordEnds, looked_);
     if (size == 0) return over_ = true;

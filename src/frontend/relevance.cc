@@ -34,12 +34,12 @@ class PairPrompts {
         instruction_(std::move(instruction)),
         has_template_(texts.chat && texts.chat->is_of_pairs()) {}
 
-  // For a model that is asked for yes or no.
+  // The tokens for a model that is asked for yes or no.
   std::vector<int32_t> asked(const Pair& pair) const {
     if (has_template_) return rendered(pair);
     return said_of("documents", [&] { return texts_.chat_tokens(judged(pair), "documents"); });
   }
-  // For a cross-encoder: else as the tokenizer joins two texts.
+  // The tokens for a cross-encoder: by its template, else as the tokenizer joins two texts.
   std::vector<int32_t> encoded(const Pair& pair) const {
     if (has_template_) return rendered(pair);
     return texts_.tokenizer->pair_of(texts_.text_tokens(pair.query, false),

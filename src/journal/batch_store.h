@@ -45,7 +45,7 @@ class StoreFull : public Error {
 // From any thread. Every function throws Error when the file cannot be read or written.
 class BatchStore {
  public:
-  // `most_bytes`: that one owner's files and lines may have.
+  // `most_bytes` bounds the files and lines of each owner.
   BatchStore(const std::string& path, int64_t most_bytes);
   ~BatchStore();
 

@@ -134,7 +134,7 @@ Digest read_digest(const Statement& row, int column, const JournalEntry& e) {
   return digest;
 }
 
-// All but what is decoded: the prompts and the parameters.
+// Reads all but the columns that are decoded: the prompts and the parameters.
 JournalLine read_plain(const Statement& row) {
   JournalLine line{.number = row.integer(0)};
   JournalEntry& e = line.entry;

@@ -123,7 +123,8 @@ bool Server::belongs_to(const std::string& owner, const JournalEntry& entry) {
   return entry.owner == owner || (entry.owner == kUnknownOwner && owner.empty());
 }
 
-// From any thread. The backend refuses what makes no sense before anything of the answer is sent.
+// Called on any thread. The backend refuses requests that make no sense before anything of the
+// answer is sent.
 void Server::submit(std::shared_ptr<Exchange> exchange, std::shared_ptr<Admitted> admitted,
                     const WeightsLease& lease) {
   http_.post([this, exchange = std::move(exchange), admitted = std::move(admitted), lease] {

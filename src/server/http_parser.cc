@@ -127,7 +127,8 @@ struct RequestParser::Impl {
 
   int64_t count_fields() const { return std::distance(parser.get().begin(), parser.get().end()); }
 
-  // Beside the parser's own limit, which counts what chunks hold and not what stands around it.
+  // A limit beside the parser's own, which counts the contents of chunks and not the framing around
+  // them.
   void check_framing(size_t unread) {
     waiting = parser.is_done() ? 0 : unread;
     if (waiting > kMaxChunkLine)

@@ -10,7 +10,7 @@ namespace invar::server {
 
 namespace {
 
-// The tags of a body, {"tags": [texts]}, or of a query, tags=A&tags=B; none: all.
+// The tags of a body, {"tags": [texts]}, or of a query, tags=A&tags=B. No tags mean all.
 std::vector<std::string> tags_of(const HttpRequest& request) {
   std::vector<std::string> tags;
   std::string_view query = request.query;

@@ -135,7 +135,7 @@ NumberForm open_number_form(const ModelOptions& options) {
   const ModelConfig config = read_model_config(options);
   NumberForm form{.has_head = config.head == Head::tokens,
                   .normalizes = config.pooling.is_normalized};
-  // A model whose vectors are meant as such has the cosine's.
+  // A model that makes embeddings is compared by the cosine.
   if (config.head == Head::classes)
     form.relevance = Relevance::cross;
   else if (config.head == Head::none || config.pooling != Pooling())

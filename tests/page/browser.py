@@ -200,7 +200,7 @@ class BrowserTest(unittest.TestCase):
             }).filter(([, ratio]) => ratio < 4.5)""")
 
     def axe(self):
-        """What axe-core finds, where it is installed: [rule, elements]."""
+        """The findings of axe-core, where it is installed: [rule, elements]."""
         if not AXE:
             return []
         self.run_js(AXE.read_text() + "; window.axe = axe")
@@ -208,7 +208,7 @@ class BrowserTest(unittest.TestCase):
             "axe.run(document, { resultTypes: ['violations'] }).then((found) => arguments[0](found.violations.map((one) => [one.id, one.nodes.map((node) => node.html.slice(0, 120))])))")
 
     def processor_seconds(self):
-        """Of the page's thread, and of its process."""
+        """The times of the page's thread, and of its process."""
         metrics = {m["name"]: m["value"] for m in self.browser.execute_cdp_cmd("Performance.getMetrics", {})["metrics"]}
         return [metrics["ThreadTime"], metrics["ProcessTime"]]
 

@@ -19,7 +19,7 @@ FULL = {"message": "the prompt has 5000 tokens; at most 4095 fit with one token 
 
 
 def by_node(script):
-    """What a script writes that has the tests' modules at hand."""
+    """The output of a script that has the tests' modules at hand."""
     return json.loads(subprocess.run(["node", "--input-type=module", "-e", f"import * as hostile from {json.dumps((HERE / 'hostile.mjs').as_uri())};\n{script}"],
                                      check=True, capture_output=True, timeout=60).stdout)
 

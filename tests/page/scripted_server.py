@@ -25,7 +25,7 @@ def words_of(text):
 
 
 class Answer:
-    """What the next request is answered with. `pieces`: deltas in their order; `pause`: seconds between two of them."""
+    """Sets the answer to the next request. `pieces`: deltas in their order; `pause`: seconds between two of them."""
 
     def __init__(self, text="", thought="", calls=(), pause=0.0, finish="stop", usage=(10, 10), error=None, logprobs=False, pieces=None):
         self.pieces = [{"reasoning_content": piece} for piece in words_of(thought)]

@@ -24,7 +24,7 @@ class _Node(nn.Module):
 
 
 def _inner(h: Tensor) -> torch.dtype:
-    """Of what enters products: on CUDA, where there is no backward, as they read it."""
+    """The type of products' operands: on CUDA, where there is no backward, the one that they read."""
     return torch.bfloat16 if h.is_cuda else torch.float32
 
 
@@ -90,7 +90,7 @@ class CausalLM(nn.Module):
         return found.new_zeros(both.shape).index_put((both,), found)
 
     def logits_of(self, tokens: Tensor, lengths: list[int], routes: Optional[Tensor] = None) -> Tensor:
-        """Of sequences that stand one after the other: tokens [T], lengths whose sum is T: [T, V].
+        """Logits of sequences that stand one after the other: tokens [T], lengths whose sum is T: [T, V].
 
         routes [T, layers with experts, k]: the experts of each token as the sampler chose them, ascending; -1: the model's own.
         """
@@ -162,7 +162,7 @@ class CausalLM(nn.Module):
         return h + weighted_sum(y.view(*ids.shape, -1), weights, self.order)
 
     def _norm(self, name: str, h: Tensor) -> Tensor:
-        """What a product reads."""
+        """The normed stream, which a product reads."""
         if self.spec["norm_offset"]:
             return self._normed(name, h, True)
         return rms_norm(h, self._get(name + ".weight"), self.spec["eps"], order=self.order, dtype=_inner(h))

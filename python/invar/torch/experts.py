@@ -69,7 +69,7 @@ _weighted_sum.register_autograd(_sum_backward, setup_context=_sum_setup)
 
 def route_experts(logits: Tensor, chosen: int, renormalised: bool, given: Optional[Tensor] = None,
                   order: str = "portable") -> tuple[Tensor, Tensor]:
-    """Of a router's logits [T, E] by softmax: the experts [T, k] int32, ascending, and their weights [T, k] float32.
+    """Routes by a router's logits [T, E] and softmax: the experts [T, k] int32, ascending, and their weights [T, k] float32.
 
     given: [T, k], the experts of rows that are known, as a sampler chose them; rows of -1 choose their own. On the CPU.
     """

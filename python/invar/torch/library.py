@@ -23,12 +23,12 @@ def _operators(order: str, process: int) -> Operators:
 
 
 def operators(order: str) -> Operators:
-    """Of this process: threads do not survive a fork."""
+    """The library of this process: threads do not survive a fork."""
     return _operators(order, os.getpid())
 
 
 def plain(x: Tensor) -> Tensor:
-    """What an operator of the CPU reads: float32, dense, without a gradient."""
+    """An operand of an operator of the CPU: float32, dense, without a gradient."""
     if x.device.type != "cpu":
         raise ValueError(f"invar.torch: expected a tensor of the CPU, found one of {x.device}")
     return x.detach().to(torch.float32).contiguous()

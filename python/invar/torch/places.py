@@ -28,7 +28,7 @@ class Places(NamedTuple):
 
 
 class _Rows(NamedTuple):
-    """What follows from the sequences' numbers of rows alone."""
+    """The places that follow from the sequences' numbers of rows alone."""
 
     offsets: Tensor  # of a row in its sequence
     sequence: Tensor
@@ -81,7 +81,7 @@ def _rows_of(lengths: tuple[int, ...], device: torch.device) -> _Rows:
 
 
 def empty(lengths: tuple[int, ...], starts: Tensor, tables: Tensor) -> Places:
-    """What in_tables gives, before what follows from the tensors is there."""
+    """The result of in_tables before the parts that follow from the tensors are there."""
     rows, count = _rows_of(lengths, tables.device), len(lengths)
     if tables.dim() != 2 or tables.shape[0] != count or starts.shape != (count,):
         raise ValueError(f"expected a start and a table for each of {count} sequences, found {list(starts.shape)} and "
@@ -139,7 +139,7 @@ def attend(kernel: Callable[[dict[str, Any]], None], shape: dict[str, Any], at: 
     """Writes these rows' keys and values to their slots, then attends: [T, H * E] bf16. shape: packed_attention's keywords."""
     heads, head_dim, rows = shape["heads"], shape["head_dim"], qkv.shape[0]
     padded = (head_dim + 31) // 32 * 32
-    # What stands between heads of whole leaves stays zero.
+    # The room between heads of whole leaves stays zero.
     make = qkv.new_empty if padded == head_dim else qkv.new_zeros
     out = qkv.new_empty(rows, (heads * head_dim + 31) // 32 * 32, dtype=torch.bfloat16)
     kernel({**shape, **at._asdict(), "qkv": qkv, "keys": keys, "values": values, "block_size": block_size, "out": out,

@@ -11,7 +11,7 @@ _GREEDY, _LEAST = 1e-5, 0.01
 
 
 def _divisor(temperature: float) -> float:
-    """What logits are divided by."""
+    """The divisor of logits."""
     return 1.0 if temperature < _GREEDY else max(temperature, _LEAST)
 
 

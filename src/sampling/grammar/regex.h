@@ -60,7 +60,7 @@ enum class Match { whole, anywhere };
 // pattern's outermost level.
 Language::Expr regex_expression(Characters& characters, const regex::Node& pattern, Match match);
 
-// Whether it matches a text; from the budget of `whole`.
+// Whether it matches a text; the work counts against the budget of `whole`.
 bool matches_pattern(const std::string& pattern, const std::string& text, Match match,
                      const Language& whole);
 

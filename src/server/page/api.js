@@ -1,4 +1,4 @@
-// What the page asks of the server. A stream that is cut off goes on where it was: from the journal's answer, after
+// The page's requests to the server. A stream that is cut off goes on where it was: from the journal's answer, after
 // the number of the last event that came.
 import { sleep } from "./dom.js";
 
@@ -39,8 +39,8 @@ export async function changeEngine(settings, options) {
   renewal ??= setInterval(() => call("POST", "/v1/engine", { for_seconds: kLease }).catch(() => {}), kRenewal * 1000);
 }
 
-// What a stream's events hold, batch after batch. Waking up for an event costs more than the event, so the stream is left
-// alone for `pause()` milliseconds and then read until it has nothing more at hand.
+// The contents of a stream's events, batch after batch. Waking up for an event costs more than the event, so the stream
+// is left alone for `pause()` milliseconds and then read until it has nothing more at hand.
 async function* batchesOf(response, pause) {
   const reader = response.body.getReader(), decoder = new TextDecoder(), nothing = Promise.resolve();
   let text = "";

@@ -1,5 +1,5 @@
-// Markdown as a tree of elements: [tag, attributes, ...children] or text. What it may hold is decided in one place, `patch` of
-// tree.js; here HTML is text, an image is a link, and a link leads to the web or to a mailbox.
+// Markdown as a tree of elements: [tag, attributes, ...children] or text. Its allowed elements are decided in one
+// place, `patch` of tree.js; here HTML is text, an image is a link, and a link leads to the web or to a mailbox.
 import { colours } from "./colours.js";
 import { maths } from "./maths.js";
 

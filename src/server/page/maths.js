@@ -1,4 +1,5 @@
-// TeX as MathML, which browsers set themselves: what models write most. What it does not know stands there as text.
+// TeX as MathML, which browsers set themselves: the commands that models write most. Commands that it does not know
+// stand there as text.
 const table = (text) => Object.fromEntries(text.trim().split(/\s+/).map((pair) => pair.split(":")));
 const kLetters = table(`alpha:α beta:β gamma:γ delta:δ epsilon:ϵ varepsilon:ε zeta:ζ eta:η theta:θ vartheta:ϑ iota:ι kappa:κ lambda:λ mu:μ nu:ν xi:ξ pi:π rho:ρ sigma:σ
   tau:τ upsilon:υ phi:ϕ varphi:φ chi:χ psi:ψ omega:ω Gamma:Γ Delta:Δ Theta:Θ Lambda:Λ Xi:Ξ Pi:Π Sigma:Σ Phi:Φ Psi:Ψ Omega:Ω infty:∞ partial:∂ nabla:∇ ell:ℓ hbar:ℏ emptyset:∅

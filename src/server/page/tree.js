@@ -1,5 +1,5 @@
-// Trees of elements in the document. What a model writes gets there by `patch` alone, which makes no element and no attribute but
-// these: nothing that runs, and nothing that loads.
+// Trees of elements in the document. A model's words get there by `patch` alone, which makes no element and no
+// attribute but these: nothing that runs, and nothing that loads.
 const kTags = new Set("a b blockquote br button code del div em h2 h3 h4 h5 h6 hr li ol p pre span strong table tbody td th thead tr ul".split(" "));
 const kMathsTags = new Set("math mfrac mi mn mo mover mroot mrow msqrt mstyle msub msubsup msup mtable mtd mtext mtr munder munderover".split(" "));
 const kAttributes = new Set("class display href linethickness mathvariant rel start stretchy tabindex target title type".split(" "));
@@ -35,8 +35,8 @@ function joined(children) {
   return all;
 }
 
-// Makes the children of `parent` those of `wanted`: texts, and [tag, attributes, ...children]. What is there already stays, so
-// that a text that grows costs what it grows by, and what someone has selected stays selected.
+// Makes the children of `parent` those of `wanted`: texts, and [tag, attributes, ...children]. Nodes that are there
+// already stay, so that a growing text costs only its new part, and a selection stays selected.
 export function patch(parent, wanted) {
   const had = parent.shown ?? [], now = joined(wanted);
   now.forEach((want, i) => {

@@ -194,7 +194,7 @@ void EagleGraph::begin_batch(const TargetRows& target) {
   });
 }
 
-// The residual stream before the layer: the fused features, later what the layer said of the
+// The residual stream before the layer: the fused features, later the layer's output at the
 // position before.
 void EagleGraph::take_feature(int index) {
   Step& step = steps_[index];
