@@ -7,7 +7,7 @@
 
 namespace invar::cli {
 
-// The group of options that --help shows of a command that has many, and --help-all all of them.
+// The one group that --help shows of a command with many options; --help-all shows all of them.
 inline constexpr const char* kMostUsed = "Options that most people need";
 
 std::shared_ptr<CLI::Formatter> help_format();

@@ -13,7 +13,7 @@ namespace invar::cli {
 
 class MadeAdapters {
  public:
-  // Writes them into directories, which are gone when this is. `size`: of their numbers.
+  // Writes adapters into directories, which are gone when this is. `size` is that of their numbers.
   MadeAdapters(const DecoderSpec& spec, int rank, int count, float size = 0.01F);
   ~MadeAdapters();
   MadeAdapters(const MadeAdapters&) = delete;

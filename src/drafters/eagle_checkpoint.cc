@@ -108,7 +108,8 @@ void EagleCheckpoint::read(const std::string& directory, const TensorSource& tar
   read_inputs(*tensors, target_weights);
   read_layer(*tensors);
   read_head(*tensors, target_weights);
-  // A layer that has more to it than is computed here would draft something else.
+  // Only these tensors may be left over: a layer with others would draft something else than is
+  // computed here.
   constexpr const char* kUnneeded[] = {"t2d", "rotary_emb.inv_freq"};
   if (const std::string name = file_->first_unread(kUnneeded); !name.empty())
     fail("{}: the tensor {} is not part of a drafter that is supported (docs/speculation.md)",

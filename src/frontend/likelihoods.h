@@ -48,7 +48,8 @@ class Likelihoods {
   int64_t prompt_tokens_ = 0;
 };
 
-// f(); what it refuses of a chat that was made of a field, or of no field, is said of the field.
+// Calls f(). A refusal of a chat that was made of `field`, or that names no field, becomes one of
+// `field`.
 template <typename F>
 auto said_of(const std::string& field, F f) {
   try {

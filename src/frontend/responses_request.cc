@@ -159,7 +159,8 @@ void set_choice(const json::Value& given, const json::Value* sent, json::Value& 
   chat.set("tool_choice", std::move(choice));
 }
 
-// A field that a chat completion names otherwise or does not have. False: it has the same.
+// Translates a field that a chat completion names otherwise or does not have. False: it has the
+// same.
 bool translate(const std::string& key, const json::Value& value, json::Value& chat,
                RequestWarnings& warnings) {
   if (key == "input" || key == "instructions" || key == "previous_response_id" ||

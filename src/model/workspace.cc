@@ -79,8 +79,8 @@ Workspace::Workspace(const Decoder& decoder, int max_rows, int max_logit_rows, i
   if (host_takes_logits) host_logits = {device, size_t(max_logit_rows) * spec.vocab, what};
 }
 
-// A part's activations are done with when it is, so that the parts use one piece of memory in turn;
-// but what parts behind it read is there at the same time.
+// A part's activations are free once it has run, so the parts use one piece of memory in turn.
+// Activations that later parts read stay.
 void Workspace::place_parts(const Decoder& decoder) {
   const auto place = [&](std::byte* memory) {
     int64_t most = 0;

@@ -39,7 +39,7 @@ DeviceSampler::DeviceSampler(Operation<SampleRowsParams> sample, const Execution
   host_digests_ = {*on.device, max_rows_ * kDigest, kWhat};
 }
 
-// A row that filters change is not shown as it was before them.
+// A row that filters change cannot be shown as it was before them.
 bool DeviceSampler::can(const SampleInput& in) {
   const SamplingParams& p = *in.params;
   const bool has_two_rows =

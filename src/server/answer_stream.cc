@@ -138,8 +138,8 @@ void AnswerStream::begin() {
   exchange_->stream(std::move(head), shared_from_this());
 }
 
-// A prompt counts once, for the first of its answers. Where the journal is to repeat the number,
-// nothing more of the answer is shown before it is written; none is 0 there.
+// A prompt counts once, for the first of its answers. Where the journal is to repeat the number, it
+// is written before more of the answer is shown; the journal has 0 for none.
 void AnswerStream::on_begun(size_t index, int64_t cached) {
   const auto n = static_cast<size_t>(admitted_.request.base.params.n);
   if (over_ || admitted_.cached || index % n != 0) return;

@@ -150,7 +150,7 @@ void Server::submit(std::shared_ptr<Exchange> exchange, std::shared_ptr<Admitted
     exchange->on_deadline = [this, weak = std::weak_ptr(stream)] {
       if (const auto late = weak.lock()) streams_.expire(*late);
     };
-    // A form may take long to compile; anything else is not worth another thread's waking.
+    // A form may take long to compile, which is worth waking another thread; nothing else is.
     if (first_of(stream->admitted().requests).structured_output.empty())
       return begin(stream, submit_requests(*stream));
     const FairPool::Task compiling{FairPool::Kind::slow, stream->admitted().entry.owner};

@@ -28,7 +28,7 @@ bool is_safetensors(const HttpRequest& request) {
                  "transport", "update_info"};
 }
 
-// Where an update's tensors come from, by the members that only one back end's has.
+// Checks where an update's tensors come from, by the members that only one kind of update has.
 void expect_directory(const json::Value& info) {
   for (const char* name : {"ipc_handles", "ipc_handles_pickled"})
     if (info.find(name)) refuse_tensors("CUDA IPC");

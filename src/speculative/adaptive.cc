@@ -271,7 +271,7 @@ int64_t Adaptive::index_to_try(std::span<const DraftRequest> requests) const {
   return -1;
 }
 
-// The scout had best be shown its sequence from the beginning.
+// The scout learns most from its sequence's beginning.
 void Adaptive::take_hidden(std::span<const KeptRows> kept, std::span<const float> hidden,
                            int64_t batch_rows) {
   const Timer timer;

@@ -65,7 +65,7 @@ void Adaptive::limit_trees(std::span<const DraftRequest> requests, std::span<Dra
   prune_to(rows - std::ssize(requests), trees.first(requests.size()));
 }
 
-// A level of every tree after the other, and each time another sequence first.
+// Keeps so many rows over all trees, a node of each in turn; another tree comes first each time.
 void Adaptive::prune_to(int64_t rows, std::span<DraftTree> trees) {
   std::vector<int32_t> kept(trees.size());
   ++first_served_;

@@ -26,7 +26,7 @@ class PeftAdapter {
  public:
   // Reads the configuration and what tensors there are. Throws Error.
   explicit PeftAdapter(const std::string& directory);
-  // One that is in memory. `name` says in errors which it is; the modules are sorted by name.
+  // An adapter in memory. `name` stands for it in errors; the modules are sorted by name.
   PeftAdapter(std::string name, std::vector<AdapterModule> modules,
               std::unique_ptr<TensorSource> tensors)
       : directory_(std::move(name)), tensors_(std::move(tensors)), modules_(std::move(modules)) {}

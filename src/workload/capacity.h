@@ -17,8 +17,8 @@ struct CapacityPoint {
 
 struct Capacity {
   double rate = 0;  // the highest that was within the limits; 0: none was
-  // The limits were reached. A short load never is beyond them, however fast it comes; then `rate`
-  // is the throughput.
+  // Whether the limits were reached. A short load may never be beyond them, however fast it comes;
+  // then `rate` is the throughput.
   bool is_bounded = true;
   std::vector<CapacityPoint> points;  // as they were tried
 };

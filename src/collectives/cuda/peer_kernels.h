@@ -63,8 +63,8 @@ void add_shares(const PeerView& group, float* data, int64_t count, const Executi
 void gather_pieces(const PeerView& group, const void* mine, int64_t bytes, void* all,
                    int64_t stride, const Execution& on);
 
-// The same without a wait on the device, where events have seen to it that all operands are there:
-// this rank's share of the sums, written into all operands.
+// The same where events have made sure that all operands are there, so that the device does not
+// wait: this rank's share of the sums goes into all operands.
 struct PeerOperands {
   int32_t rank, size;
   float* data[kMostPeers];

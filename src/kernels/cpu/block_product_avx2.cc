@@ -32,7 +32,7 @@ inline __m256 in_other_order(__m256 x) {
   return _mm256_castpd_ps(_mm256_permute4x64_pd(_mm256_castps_pd(x), 0xd8));
 }
 
-// Fours of even columns and of odd ones of eight outputs.
+// Splits eight outputs into their fours of even columns and of odd ones.
 inline void split(Bits16 eight, __m256i& even, __m256i& odd) {
   const __m256 a = _mm256_castsi256_ps(eight.lo), b = _mm256_castsi256_ps(eight.hi);
   even = _mm256_castps_si256(_mm256_shuffle_ps(a, b, 0x88));

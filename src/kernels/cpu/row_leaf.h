@@ -6,9 +6,9 @@
 
 namespace invar::cpu {
 
-// 32 columns of a row of bf16 as integers (numerics 2.3): of each eight the even ones first, as
-// bytes of a panel's blocks lie. Weights that are stored as their value + zero make a sum too large
-// by `more`, zero times the total of a part; `plus` is that total times the scale.
+// 32 columns of a row of bf16 as integers (numerics 2.3): in each eight the even ones come first,
+// as the bytes of a panel's blocks lie. Weights that are stored as value + zero make a sum too
+// large by `more`, which is zero times the total of a part; `plus` is that total times the scale.
 struct alignas(64) RowLeaf {
   int8_t x[32];
   float scale;
