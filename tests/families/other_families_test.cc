@@ -5,10 +5,10 @@
 #include "../weights/model_files.h"
 #include "model/arithmetic.h"
 #include "model/families/families.h"
-#include "model/families/family_source.h"
 #include "model/families/preset_configs.h"
 #include "model/families/presets.h"
 #include "model/families/tensors.h"
+#include "model/families/trained_source.h"
 #include "weights/dummy_source.h"
 
 namespace invar {

@@ -9,7 +9,6 @@
 #include "base/check.h"
 #include "base/error.h"
 #include "model/families/gguf_places.h"
-#include "model/families/trained_source.h"
 #include "model/parts/part.h"
 #include "numerics/math.h"
 
@@ -265,20 +264,6 @@ std::unique_ptr<TensorSource> decoder_tensors_without_offsets(const DecoderSpec&
 bool module_reads_output(const DecoderSpec& spec) {
   const Family* family = find_family(&Family::name, spec.family);
   return family && family->module_reads_output;
-}
-
-void expect_trainable(const DecoderSpec& spec) {
-  if (!has_stored_form(spec))
-    fail(
-        "a {} model cannot be trained: its checkpoints hold other tensors than the decoder's, and "
-        "writing them is not implemented",
-        spec.family);
-  if (spec.mtp_layers > 0 && module_reads_output(spec))
-    fail(
-        "the module of multi-token prediction of a {} model cannot be trained: it reads hidden "
-        "states behind the model's final norm, and its gradient there is not implemented",
-        spec.family);
-  expect_backward(spec);
 }
 
 }  // namespace invar

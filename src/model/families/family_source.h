@@ -23,8 +23,4 @@ std::unique_ptr<TensorSource> decoder_tensors_without_offsets(const DecoderSpec&
 // GLM do; else before them, as those of our recipes do.
 bool module_reads_output(const DecoderSpec& spec);
 
-// Throws Error where a layer has no backward, or where weights could not be written as the family
-// stores them.
-void expect_trainable(const DecoderSpec& spec);
-
 }  // namespace invar

@@ -126,4 +126,18 @@ std::unique_ptr<TensorSource> trained_form(const DecoderSpec& spec, const Tensor
   return decoder_tensors_without_offsets(spec, stored);
 }
 
+void expect_trainable(const DecoderSpec& spec) {
+  if (!has_stored_form(spec))
+    fail(
+        "a {} model cannot be trained: its checkpoints hold other tensors than the decoder's, and "
+        "writing them is not implemented",
+        spec.family);
+  if (spec.mtp_layers > 0 && module_reads_output(spec))
+    fail(
+        "the module of multi-token prediction of a {} model cannot be trained: it reads hidden "
+        "states behind the model's final norm, and its gradient there is not implemented",
+        spec.family);
+  expect_backward(spec);
+}
+
 }  // namespace invar

@@ -18,4 +18,8 @@ std::unique_ptr<TensorSource> decoder_form(const DecoderSpec& spec, const Tensor
 // A checkpoint as a trainer has it.
 std::unique_ptr<TensorSource> trained_form(const DecoderSpec& spec, const TensorSource& stored);
 
+// Throws Error where a layer has no backward, or where weights could not be written as the family
+// stores them.
+void expect_trainable(const DecoderSpec& spec);
+
 }  // namespace invar
