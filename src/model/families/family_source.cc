@@ -9,7 +9,6 @@
 #include "base/check.h"
 #include "base/error.h"
 #include "model/families/gguf_places.h"
-#include "model/parts/part.h"
 #include "numerics/math.h"
 
 namespace invar {
