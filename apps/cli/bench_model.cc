@@ -8,7 +8,7 @@
 #include "base/error.h"
 #include "base/timer.h"
 #include "bench_model.h"
-#include "kernels/limits.h"
+#include "kernels/peaks.h"
 #include "median.h"
 #include "switch_flag.h"
 

@@ -5,7 +5,7 @@
 
 #include "base/atomic_file.h"
 #include "base/error.h"
-#include "kernels/limits.h"
+#include "kernels/peaks.h"
 #include "median.h"
 #include "speculate_host_time.h"
 #include "speculate_report.h"

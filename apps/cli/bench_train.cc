@@ -8,7 +8,7 @@
 #include "base/error.h"
 #include "command.h"
 #include "device/device.h"
-#include "kernels/limits.h"
+#include "kernels/peaks.h"
 #include "kernels/select.h"
 #include "median.h"
 #include "number_flags.h"

@@ -4,7 +4,7 @@
 #include "base/timer.h"
 #include "command.h"
 #include "kernels/back_end.h"
-#include "kernels/limits.h"
+#include "kernels/peaks.h"
 
 namespace invar::cli {
 

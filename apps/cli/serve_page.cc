@@ -3,7 +3,7 @@
 
 #include <algorithm>
 
-#include "base/plot.h"
+#include "plot/plot.h"
 #include "serve_metrics.h"
 
 namespace invar::cli {

@@ -4,7 +4,7 @@
 
 #include <cmath>
 
-#include "base/plot.h"
+#include "plot/plot.h"
 
 namespace invar::cli {
 

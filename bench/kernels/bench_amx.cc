@@ -11,7 +11,7 @@
 #include "base/timer.h"
 #include "device/device.h"
 #include "kernels/cpu/amx_strip_inl.h"
-#include "kernels/limits.h"
+#include "kernels/peaks.h"
 #include "kernels/select.h"
 
 namespace invar {

@@ -7,9 +7,9 @@
 
 #include "base/atomic_file.h"
 #include "base/error.h"
-#include "base/plot.h"
 #include "base/sha256.h"
 #include "base/timer.h"
+#include "plot/plot.h"
 #include "tokenizer/make_tokenizer.h"
 #include "tokenizer/train_bpe.h"
 #include "tokenizer/write_tokenizer.h"

@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <cmath>
 
-#include "base/plot.h"
+#include "plot/plot.h"
 
 namespace invar {
 

@@ -6,7 +6,7 @@
 #include <map>
 
 #include "base/atomic_file.h"
-#include "base/plot.h"
+#include "plot/plot.h"
 
 namespace invar {
 

@@ -1,7 +1,7 @@
 // The measurements of a run of reinforcement learning: metrics.jsonl and the curves over it.
 #pragma once
 
-#include "base/plot.h"
+#include "plot/plot.h"
 #include "train/metrics_file.h"
 #include "train/rl/rl_run.h"
 

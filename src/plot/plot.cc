@@ -1,4 +1,4 @@
-#include "base/plot.h"
+#include "plot/plot.h"
 
 #include <fmt/format.h>
 

@@ -1,4 +1,4 @@
-#include "kernels/limits.h"
+#include "kernels/peaks.h"
 
 #include <immintrin.h>
 
