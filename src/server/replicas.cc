@@ -41,7 +41,7 @@ std::vector<std::unique_ptr<Backend>> engines_of(Instance& instance, const Token
 
 // work(i) for every i below `count` at the same time; all have ended.
 template <typename Work>
-auto at_once(size_t count, Work work) {
+auto in_parallel(size_t count, Work work) {
   std::vector<std::future<decltype(work(size_t{0}))>> doing;
   for (size_t i = 0; i < count; ++i)
     doing.push_back(std::async(std::launch::async, [&work, i] { return work(i); }));
@@ -143,7 +143,7 @@ std::vector<std::unique_ptr<Backend>> processes_of(
     const std::vector<std::vector<std::string>>& commands, const Tokenizer& tokenizer,
     const std::string& context_option) {
   std::vector<std::unique_ptr<Backend>> engines;
-  for (auto& started : at_once(commands.size(), [&](size_t i) {
+  for (auto& started : in_parallel(commands.size(), [&](size_t i) {
          return std::make_unique<EngineProcess>(commands[i], tokenizer, context_option);
        }))
     engines.push_back(started.get());
@@ -181,7 +181,8 @@ int64_t ReplicaProcesses::restarts() const {
 }
 
 void ReplicaProcesses::take_weights(const std::string& directory) {
-  auto taking = at_once(replicas().size(), [&](size_t i) { replica(i).take_weights(directory); });
+  auto taking =
+      in_parallel(replicas().size(), [&](size_t i) { replica(i).take_weights(directory); });
   std::vector<size_t> have_taken;
   std::exception_ptr wrong;
   for (size_t i = 0; i < taking.size(); ++i) {
@@ -199,11 +200,13 @@ void ReplicaProcesses::take_weights(const std::string& directory) {
 
 // When one fails, the others sleep nevertheless; all are told to wake up.
 void ReplicaProcesses::sleep(const Sleep& what) {
-  for (auto& one : at_once(replicas().size(), [&](size_t i) { replica(i).sleep(what); })) one.get();
+  for (auto& one : in_parallel(replicas().size(), [&](size_t i) { replica(i).sleep(what); }))
+    one.get();
 }
 
 void ReplicaProcesses::wake(const Wake& what) {
-  for (auto& one : at_once(replicas().size(), [&](size_t i) { replica(i).wake(what); })) one.get();
+  for (auto& one : in_parallel(replicas().size(), [&](size_t i) { replica(i).wake(what); }))
+    one.get();
 }
 
 }  // namespace invar::server

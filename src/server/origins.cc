@@ -1,5 +1,5 @@
-// Which pages of browsers may ask. A server without keys that any page could ask would do for the
-// page what only who sits before the browser may.
+// Checks the origins of web pages that ask. Without keys, a server that any page could ask would do
+// for the page what only the user of the browser may.
 #include <arpa/inet.h>
 #include <unistd.h>
 
@@ -13,7 +13,7 @@ namespace invar::server {
 
 namespace {
 
-// "example.com:8000" without its port; of "[::1]:8000" what stands in the brackets.
+// "example.com:8000" without its port; of "[::1]:8000" the address in the brackets.
 std::string_view name_of(std::string_view host) {
   if (host.starts_with('[')) return host.substr(1, host.find(']') - 1);
   return host.substr(0, host.find(':'));
