@@ -10,7 +10,7 @@ namespace invar::cuda {
 
 namespace {
 
-// Of a float of a slot that has not come. No operand has it: its NaNs are pushed as kNan.
+// The bits of a float of a slot that has not come. No operand has it: its NaNs are pushed as kNan.
 constexpr uint32_t kMissing = 0xffffffff, kNan = 0x7fffffff;
 
 // ---- Memory that other GPUs read and write
@@ -148,7 +148,7 @@ __device__ __forceinline__ bool is_missing(uint4 v) {
   return v.x == kMissing || v.y == kMissing || v.z == kMissing || v.w == kMissing;
 }
 
-// What another rank has pushed here; the place is free again then.
+// The float that another rank has pushed here; the place is free again then.
 __device__ __forceinline__ float4 take(const PeerView& p, uint4* at) {
   Patience patience(p);
   uint4 v = peek(at);
