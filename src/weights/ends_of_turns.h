@@ -7,7 +7,8 @@
 namespace invar {
 
 constexpr std::string_view kEndsOfTurns[] = {"<|eot_id|>", "<|eom_id|>",    "<|im_end|>",
-                                             "<|end|>",    "<end_of_turn>", "<|end_of_turn|>"};
+                                             "<|end|>",    "<end_of_turn>", "<|end_of_turn|>",
+                                             "<turn|>"};
 
 // `has_return`: whether the vocabulary has <|return|>, as gpt-oss's. There <|end|> ends one of an
 // answer's several messages.

@@ -4,6 +4,7 @@
 
 #include "base/error.h"
 #include "weights/gguf_expert_keys.h"
+#include "weights/gguf_gemma_keys.h"
 #include "weights/gguf_hybrid_keys.h"
 #include "weights/gguf_rope.h"
 #include "weights/gguf_texts.h"
@@ -17,6 +18,7 @@ using AddKeys = void (*)(const GgufKeys&, json::Value&);
 void add_biases(const GgufKeys& in, json::Value& config);
 void add_gemma2(const GgufKeys& in, json::Value& config);
 void add_gemma3(const GgufKeys& in, json::Value& config);
+void add_gemma4_layers(const GgufKeys& in, json::Value& config);
 void add_granite(const GgufKeys& in, json::Value& config);
 void add_granite_moe(const GgufKeys& in, json::Value& config);
 void add_granite_hybrid(const GgufKeys& in, json::Value& config);
@@ -42,6 +44,7 @@ constexpr Architecture kArchitectures[] = {
     {"qwen3", "qwen3", "Qwen3ForCausalLM"},
     {"gemma2", "gemma2", "Gemma2ForCausalLM", add_gemma2},
     {"gemma3", "gemma3_text", "Gemma3ForCausalLM", add_gemma3, 1e6},
+    {"gemma4", "gemma4_text", "Gemma4ForCausalLM", add_gemma4_layers, 1e6, Turning::nothing, true},
     {"granite", "granite", "GraniteForCausalLM", add_granite},
     {"olmo2", "olmo2", "Olmo2ForCausalLM"},
     {"smollm3", "smollm3", "SmolLM3ForCausalLM"},
@@ -145,11 +148,20 @@ void add_no_windows(json::Value& config) {
 }
 
 // A file without the key has no windows.
-void add_gemma3(const GgufKeys& in, json::Value& config) {
+void add_gemma_windows(const GgufKeys& in, json::Value& config) {
   if (in.find_integer("attention.sliding_window").value_or(0) > 0)
     add_windows(in, config, 6);
   else
     add_no_windows(config);
+}
+
+void add_gemma4_layers(const GgufKeys& in, json::Value& config) {
+  add_gemma_windows(in, config);
+  add_gemma4(in, config);
+}
+
+void add_gemma3(const GgufKeys& in, json::Value& config) {
+  add_gemma_windows(in, config);
   add_score_width(in, config, 62);
   if (const auto cap = in.find_number("final_logit_softcapping"))
     config.set("final_logit_softcapping", *cap);

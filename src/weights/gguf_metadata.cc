@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "base/error.h"
+#include "weights/gguf_gemma_keys.h"
 #include "weights/gguf_hybrid_keys.h"
 #include "weights/gguf_texts.h"
 
@@ -282,6 +283,7 @@ std::vector<GgufKey> gguf_model_keys(const json::Value& config, const std::strin
   if (scale && size && scale->as_number() != 1 / std::sqrt(size->as_number()))
     add("attention.scale", "attention_multiplier", Number::f32);
   add_hybrid_keys(config, name, keys);
+  if (name == "gemma4") add_gemma4_keys(config, name, keys);
   return keys;
 }
 

@@ -31,13 +31,13 @@ class TextsMaker {
         own && own->is_string() && !own->as_string().empty())
       return {{"tokenizer.json", own->as_string()},
               {"tokenizer_config.json", json::dump(config(false), 2)}};
-    if (model == "gpt2")
-      return {{"tokenizer.json", json::dump(byte_pairs())},
+    if (model == "gpt2" || model == "gemma4")
+      return {{"tokenizer.json", json::dump(model == "gpt2" ? byte_pairs() : character_pairs())},
               {"tokenizer_config.json", json::dump(config(false), 2)}};
     if (model == "llama")
       return {{"tokenizer.model", pieces()},
               {"tokenizer_config.json", json::dump(config(true), 2)}};
-    fail("{}: tokenizer.ggml.model: expected gpt2 or llama, found {}", file_.path(),
+    fail("{}: tokenizer.ggml.model: expected gpt2, llama or gemma4, found {}", file_.path(),
          json::quoted(model));
   }
 
@@ -113,35 +113,71 @@ class TextsMaker {
          json::quoted(name));
   }
 
-  json::Value byte_pairs() const {
-    const GgufPreTokenizer& pre = pre_tokenizer();
-    json::Object vocab;
+  // Tokens that merges make, and those that stand for a text of their own.
+  struct Vocabulary {
+    json::Object merged;
     json::Array added;
+  };
+  Vocabulary vocabulary() const {
+    Vocabulary all;
     for (size_t i = 0; i < tokens_.size(); ++i) {
       const Kind of = kind(i);
       const std::string& token = tokens_[i].as_string();
       if (of != kControl && of != kUserDefined && of != kUnknown)
-        vocab.emplace_back(token, static_cast<int64_t>(i));
+        all.merged.emplace_back(token, static_cast<int64_t>(i));
       else
-        added.push_back(json::Object{{"id", static_cast<int64_t>(i)},
-                                     {"content", token},
-                                     {"single_word", false},
-                                     {"lstrip", false},
-                                     {"rstrip", false},
-                                     {"normalized", false},
-                                     {"special", of != kUserDefined}});
+        all.added.push_back(json::Object{{"id", static_cast<int64_t>(i)},
+                                         {"content", token},
+                                         {"single_word", false},
+                                         {"lstrip", false},
+                                         {"rstrip", false},
+                                         {"normalized", false},
+                                         {"special", of != kUserDefined}});
     }
-    const json::Value model = json::Object{{"type", "BPE"},
-                                           {"ignore_merges", pre.ignores_merges},
-                                           {"vocab", std::move(vocab)},
-                                           {"merges", merges()}};
-    json::Value result = json::Object{{"version", "1.0"}, {"added_tokens", std::move(added)}};
-    result.set("normalizer", pre.is_nfc ? json::Value(json::Object{{"type", "NFC"}}) : nullptr);
-    result.set("pre_tokenizer", steps(pre));
-    result.set("post_processor", post_processor(pre));
-    result.set("decoder", byte_level(true));
-    result.set("model", model);
-    return result;
+    return all;
+  }
+
+  json::Value byte_pairs() const {
+    const GgufPreTokenizer& pre = pre_tokenizer();
+    Vocabulary all = vocabulary();
+    return json::Object{
+        {"version", "1.0"},
+        {"added_tokens", std::move(all.added)},
+        {"normalizer", pre.is_nfc ? json::Value(json::Object{{"type", "NFC"}}) : nullptr},
+        {"pre_tokenizer", steps(pre)},
+        {"post_processor", post_processor(pre.adds_bos)},
+        {"decoder", byte_level(true)},
+        {"model", json::Object{{"type", "BPE"},
+                               {"ignore_merges", pre.ignores_merges},
+                               {"vocab", std::move(all.merged)},
+                               {"merges", merges()}}}};
+  }
+
+  // Gemma 4: pairs of characters, a space being another character, and bytes of those that are no
+  // tokens. Nothing cuts the text.
+  json::Value character_pairs() const {
+    constexpr const char* kSpace = "\u2581";
+    const auto replace = [](const char* from, const char* to) {
+      return json::Object{
+          {"type", "Replace"}, {"pattern", json::Object{{"String", from}}}, {"content", to}};
+    };
+    Vocabulary all = vocabulary();
+    return json::Object{
+        {"version", "1.0"},
+        {"added_tokens", std::move(all.added)},
+        {"normalizer", replace(" ", kSpace)},
+        {"pre_tokenizer", nullptr},
+        {"post_processor", post_processor(true)},
+        {"decoder", json::Object{{"type", "Sequence"},
+                                 {"decoders", json::Array{replace(kSpace, " "),
+                                                          json::Object{{"type", "ByteFallback"}},
+                                                          json::Object{{"type", "Fuse"}}}}}},
+        {"model", json::Object{{"type", "BPE"},
+                               {"fuse_unk", true},
+                               {"byte_fallback", true},
+                               {"ignore_merges", false},
+                               {"vocab", std::move(all.merged)},
+                               {"merges", merges()}}}};
   }
 
   // "a b", apart by the first space behind the first character.
@@ -179,7 +215,7 @@ class TextsMaker {
   }
 
   // Begin-of-text in front, where the model wants it.
-  json::Value post_processor(const GgufPreTokenizer& pre) const {
+  json::Value post_processor(bool adds_bos) const {
     json::Array single;
     json::Value special = json::Object{};
     const auto add = [&](int64_t token) {
@@ -190,7 +226,7 @@ class TextsMaker {
           json::Object{{"id", name}, {"ids", json::Array{token}}, {"tokens", json::Array{name}}});
     };
     const int64_t bos = id("bos"), eos = id("eos");
-    if (bos >= 0 && flag("tokenizer.ggml.add_bos_token", pre.adds_bos)) add(bos);
+    if (bos >= 0 && flag("tokenizer.ggml.add_bos_token", adds_bos)) add(bos);
     single.push_back(json::Object{{"Sequence", json::Object{{"id", "A"}, {"type_id", 0}}}});
     if (eos >= 0 && flag("tokenizer.ggml.add_eos_token", false)) add(eos);
     if (single.size() == 1) return {};

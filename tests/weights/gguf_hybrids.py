@@ -1,5 +1,5 @@
-"""GGUF files of models with states as llama.cpp's converter makes them of their directories: names, keys and the forms of tensors, by
-the format's rules alone. Nothing here is taken from the program."""
+"""GGUF files of models with states, and of Gemma 4, as llama.cpp's converter makes them of their directories: names, keys and the forms
+of tensors, by the format's rules alone. Nothing here is taken from the program."""
 import json, pathlib, struct
 
 import numpy
@@ -71,7 +71,7 @@ def write(path, keys, tensors):
     body = b""
     for name, array in tensors.items():
         plain = array.ndim == 1 or any(part in name for part in ("ffn_gate_inp", "ssm_a", "ssm_d", "conv", "ssm_norm"))
-        plain = plain and "_proj" not in name
+        plain = plain and "_proj.weight" not in name
         raw = array.astype("<f4").tobytes() if plain else (array.view(numpy.uint32) >> 16).astype("<u2").tobytes()
         shape = array.shape[::-1]
         out += as_text(name) + struct.pack("<I", len(shape)) + struct.pack(f"<{len(shape)}Q", *shape)
@@ -89,7 +89,7 @@ class Converted:
         self.hf = read_directory(folder)
         self.tensors = {}
         make = {"lfm2": self.lfm2, "lfm2_moe": self.lfm2, "granitemoehybrid": self.granite, "nemotron_h": self.nemotron,
-                "qwen3_next": self.qwen}[self.config["model_type"]]
+                "qwen3_next": self.qwen, "gemma4_text": self.gemma4}[self.config["model_type"]]
         self.name, own = make()
         c = self.config
         sizes = {"block_count": c["num_hidden_layers"], "context_length": c["max_position_embeddings"],
@@ -281,3 +281,50 @@ class Converted:
                 "ssm.conv_kernel": c["linear_conv_kernel_dim"], "ssm.state_size": R, "ssm.group_count": K,
                 "ssm.time_step_rank": V, "ssm.inner_size": V * W}
         return "qwen3next", keys
+
+    def gemma4(self):
+        c, full = self.config, self.config["per_layer_config"]
+        names = {"input_layernorm": "attn_norm", "self_attn.q_proj": "attn_q", "self_attn.k_proj": "attn_k", "self_attn.v_proj": "attn_v",
+                 "self_attn.o_proj": "attn_output", "self_attn.q_norm": "attn_q_norm", "self_attn.k_norm": "attn_k_norm",
+                 "post_attention_layernorm": "post_attention_norm", "pre_feedforward_layernorm": "ffn_norm",
+                 "post_feedforward_layernorm": "post_ffw_norm", "mlp.gate_proj": "ffn_gate", "mlp.up_proj": "ffn_up",
+                 "mlp.down_proj": "ffn_down", "per_layer_input_gate": "inp_gate", "per_layer_projection": "proj",
+                 "post_per_layer_input_norm": "post_norm", "router.proj": "ffn_gate_inp",
+                 "pre_feedforward_layernorm_2": "pre_ffw_norm_2", "post_feedforward_layernorm_1": "post_ffw_norm_1",
+                 "post_feedforward_layernorm_2": "post_ffw_norm_2"}
+        others = {"layer_scalar": "layer_output_scale.weight", "router.scale": "ffn_gate_inp.scale",
+                  "router.per_expert_scale": "ffn_down_exps.scale", "experts.gate_up_proj": "ffn_gate_up_exps.weight",
+                  "experts.down_proj": "ffn_down_exps.weight"}
+        outside = {"embed_tokens_per_layer": "per_layer_token_embd", "per_layer_model_projection": "per_layer_model_proj",
+                   "per_layer_projection_norm": "per_layer_proj_norm"}
+        whole = {here + ".weight": there + ".weight" for here, there in names.items()} | others
+        self.outside()
+        for here, there in outside.items():
+            if f"model.{here}.weight" in self.hf:
+                self.put(there + ".weight", self.hf[f"model.{here}.weight"])
+        for i, own in self.layers():
+            for name, value in own.items():
+                self.put(f"blk.{i}.{whole[name]}", value)
+        of_full = full[str(c["num_hidden_layers"] - 1)]
+        size, ropes = of_full["head_dim"], c["rope_parameters"]
+        turning = int(size * ropes["full_attention"]["partial_rotary_factor"] / 2)
+        self.put("rope_freqs.weight", numpy.array([1.0] * turning + [1e30] * (size // 2 - turning)))
+        sliding = [kind == "sliding_attention" for kind in c["layer_types"]]
+        keys = {"attention.key_length": size, "attention.value_length": size, "rope.dimension_count": size,
+                "attention.key_length_swa": c["head_dim"], "attention.value_length_swa": c["head_dim"],
+                "rope.dimension_count_swa": c["head_dim"], "attention.sliding_window": c["sliding_window"],
+                "attention.sliding_window_pattern": sliding, "attention.shared_kv_layers": c["num_kv_shared_layers"],
+                "embedding_length_per_layer_input": c["hidden_size_per_layer_input"], "vocab_size": c["vocab_size"],
+                "rope.freq_base": float(ropes["full_attention"]["rope_theta"]),
+                "rope.freq_base_swa": float(ropes["sliding_attention"]["rope_theta"]),
+                "attention.head_count_kv": [c["num_key_value_heads"] if s else of_full["num_key_value_heads"] for s in sliding],
+                "feed_forward_length": c["intermediate_size"]}
+        if c["use_double_wide_mlp"]:
+            first = c["num_hidden_layers"] - c["num_kv_shared_layers"]
+            keys["feed_forward_length"] = [c["intermediate_size"] * (2 if i >= first else 1) for i in range(c["num_hidden_layers"])]
+        if c["final_logit_softcapping"]:
+            keys["final_logit_softcapping"] = float(c["final_logit_softcapping"])
+        if c["enable_moe_block"]:
+            keys |= {"expert_count": c["num_experts"], "expert_used_count": c["top_k_experts"],
+                     "expert_feed_forward_length": c["moe_intermediate_size"]}
+        return "gemma4", keys

@@ -184,6 +184,26 @@ TEST_F(Gguf, TextIsCutAsItsPreTokenizerSays) {
   EXPECT_EQ(cuts("deepseek-llm"), 7u);
 }
 
+// Gemma 4's merges are of characters, of which a space is another one.
+TEST_F(Gguf, PairsOfCharactersHaveBytesForWhatTheyLack) {
+  GgufContent content = small_content();
+  const auto set = [&](std::string_view name, json::Value value) {
+    for (GgufKey& key : content.metadata)
+      if (key.name == name) key.value = value;
+  };
+  set("tokenizer.ggml.model", "gemma4");
+  std::erase_if(content.metadata,
+                [](const GgufKey& key) { return key.name == "tokenizer.ggml.pre"; });
+  ThreadPool pool(2);
+  const std::string path = files_ / "characters.gguf";
+  write_gguf(path, content, small_source(), pool);
+  const json::Value tokenizer = json::parse(model_texts(path)["tokenizer.json"], "tokenizer.json");
+  EXPECT_EQ(*tokenizer.find("normalizer")->find("content"), json::Value("\u2581"));
+  EXPECT_EQ(*tokenizer.find("model")->find("byte_fallback"), json::Value(true));
+  EXPECT_EQ(*tokenizer.find("pre_tokenizer"), json::Value());
+  EXPECT_EQ(tokenizer.find("decoder")->find("decoders")->as_array().size(), 3u);
+}
+
 TEST_F(Gguf, ThatIsOlderThanTheKeyIsCutAsItsArchitectureIs) {
   GgufContent content = small_content();
   int files = 0;

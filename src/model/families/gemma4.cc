@@ -293,6 +293,9 @@ bool is_unread(const DecoderSpec& spec, std::string_view name) {
     const std::string module = fmt::format("model.layers.{}.self_attn.", i);
     for (const char* part : {"k_proj.", "v_proj.", "k_norm.", "v_norm."})
       if (name.starts_with(module + part)) return true;
+    const std::string block = fmt::format("blk.{}.", i);  // of a GGUF file
+    for (const char* part : {"attn_k.", "attn_v.", "attn_k_norm."})
+      if (name.starts_with(block + part)) return true;
   }
   return false;
 }

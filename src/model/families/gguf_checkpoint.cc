@@ -1,8 +1,10 @@
 #include "model/families/gguf_checkpoint.h"
 
 #include <algorithm>
+#include <cmath>
 #include <cstring>
 #include <filesystem>
+#include <limits>
 #include <list>
 #include <map>
 #include <memory>
@@ -46,6 +48,8 @@ class RenamedSource final : public TensorSource {
     std::vector<std::string> names;
     bool is_minus_one = false;    // 1 is taken away from its elements, exactly
     bool is_exponential = false;  // it is -exp of them
+    float factor = 1;             // they are its elements times this
+    std::vector<float> numbers;   // its elements, where it is made of no other tensor
   };
 
   RenamedSource(const TensorSource& base, std::map<std::string, Entry, std::less<>> entries)
@@ -57,7 +61,8 @@ class RenamedSource final : public TensorSource {
   bool has(std::string_view name) const override { return entries_.contains(name); }
   const TensorInfo& info(std::string_view name) const override { return find(name).info; }
   std::string where(std::string_view name) const override {
-    return base_.where(find(name).names[0]);
+    const Entry& entry = find(name);
+    return entry.names.empty() ? std::string(name) : base_.where(entry.names[0]);
   }
 
   void read(std::string_view name, int64_t first, int64_t count, DType as,
@@ -65,6 +70,8 @@ class RenamedSource final : public TensorSource {
     const Entry& entry = find(name);
     const int64_t width = entry.width, end = first + count;
     char* to = static_cast<char*>(out);
+    if (!entry.numbers.empty())
+      return convert_elements(entry.numbers.data() + first, DType::f32, count, as, out);
     int64_t begin = 0;
     for (const Run& run : entry.runs) {
       const int64_t of_run = run.rows * width;
@@ -79,6 +86,8 @@ class RenamedSource final : public TensorSource {
           read_minus_one(of, at, n, as, to);
         else if (entry.is_exponential)
           read_exponentials(of, at, n, as, to);
+        else if (entry.factor != 1)
+          read_quotients(of, entry.factor, at, n, as, to);
         else
           base_.read(of, at, n, as, to);
         to += bytes_of(as, n);
@@ -139,6 +148,25 @@ class RenamedSource final : public TensorSource {
     std::vector<float> values(static_cast<size_t>(count));
     base_.read(name, first, count, DType::f32, values.data());
     for (float& value : values) value = -math::exp(value);
+    convert_elements(values.data(), DType::f32, count, as, out);
+  }
+
+  // The numbers whose products by `factor` are there, bf16 ones where there are such.
+  void read_quotients(const std::string& name, float factor, int64_t first, int64_t count, DType as,
+                      void* out) const {
+    std::vector<float> values(static_cast<size_t>(count));
+    base_.read(name, first, count, DType::f32, values.data());
+    for (float& value : values) {
+      const float quotient = value / factor, infinity = std::numeric_limits<float>::infinity();
+      const float candidates[] = {bf16_to_f32(f32_to_bf16(quotient)), quotient,
+                                  std::nextafter(quotient, infinity),
+                                  std::nextafter(quotient, -infinity)};
+      const auto is_it = [&](float candidate) { return candidate * factor == value; };
+      const auto* found = std::ranges::find_if(candidates, is_it);
+      if (found == std::end(candidates))
+        fail("{}: expected a product by {}, found {}", base_.where(name), factor, value);
+      value = *found;
+    }
     convert_elements(values.data(), DType::f32, count, as, out);
   }
 
@@ -211,7 +239,9 @@ RenamedSource::Entry entry_of(const StoredTensor& stored, DType type, const Deco
 
 DType type_in_gguf(const TensorSpec& tensor, DType type) {
   if (tensor.shape.size() < 2 || is_gguf_router(tensor.role)) return DType::f32;
-  const bool is_outside = tensor.role == TensorRole::embedding || tensor.role == TensorRole::head;
+  const bool is_outside = tensor.role == TensorRole::embedding ||
+                          tensor.role == TensorRole::layer_input_embedding ||
+                          tensor.role == TensorRole::head;
   if (is_outside && type != DType::bf16) type = DType::q8_0;
   for (const DType one : {type, DType::q8_0})
     if (tensor.shape.back() % storage_of(one).block == 0) return one;
@@ -228,6 +258,13 @@ Entries entries_of_gguf(const DecoderSpec& spec, const TensorSource& tensors, DT
     RenamedSource::Entry& entry = entries[stored.name];
     entry = entry_of(stored, tensors.info(tensor.name).dtype, spec);
     entry.is_exponential = stored.parts[0].at.is_exponential;
+    entry.factor = stored.parts[0].at.scale;
+  }
+  for (GgufConstant& constant : gguf_constants(spec)) {
+    items.push_back({constant.name, constant.name, DType::f32});
+    RenamedSource::Entry& entry = entries[constant.name];
+    entry.info = {DType::f32, {std::ssize(constant.numbers)}};
+    entry.numbers = std::move(constant.numbers);
   }
   return entries;
 }
@@ -268,6 +305,7 @@ Entries entries_of_directory(const ModelConfig& config, const TensorSource& tens
     RenamedSource::Entry& entry = entries[stored.name];
     entry = entry_of(stored, dequantised({info.dtype, stored.shape}).dtype, config.spec);
     entry.is_minus_one = stored.parts[0].at.is_plus_one;
+    entry.factor = stored.parts[0].at.scale;
   }
   return entries;
 }

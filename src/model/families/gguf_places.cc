@@ -4,6 +4,8 @@
 
 #include <algorithm>
 
+#include "weights/gguf_gemma_keys.h"
+
 namespace invar {
 
 namespace {
@@ -41,6 +43,18 @@ constexpr GgufName kNames[] = {
     {TensorRole::down_bias, "ffn_down.bias"},
     {TensorRole::ffn_out_norm, "post_ffw_norm.weight"},
     {TensorRole::router, "ffn_gate_inp.weight"},
+    {TensorRole::router_norm, "ffn_gate_inp.scale"},
+    {TensorRole::expert_scale, "ffn_down_exps.scale"},
+    {TensorRole::experts_norm, "pre_ffw_norm_2.weight"},
+    {TensorRole::experts_out_norm, "post_ffw_norm_2.weight"},
+    {TensorRole::sum_out_norm, "post_ffw_norm.weight"},
+    {TensorRole::layer_input_embedding, "per_layer_token_embd.weight"},
+    {TensorRole::layer_input_projection, "per_layer_model_proj.weight"},
+    {TensorRole::layer_input_norm, "per_layer_proj_norm.weight"},
+    {TensorRole::own_input_gate, "inp_gate.weight"},
+    {TensorRole::own_input_projection, "proj.weight"},
+    {TensorRole::own_input_out_norm, "post_norm.weight"},
+    {TensorRole::layer_scalar, "layer_output_scale.weight"},
     {TensorRole::shared_expert_gate, "ffn_gate_inp_shexp.weight"},
     {TensorRole::expert_gate, "ffn_gate_exps.weight"},
     {TensorRole::expert_up, "ffn_up_exps.weight"},
@@ -140,8 +154,19 @@ StoredAt in_stack(const DecoderSpec& spec, const TensorSpec& tensor) {
   return at;
 }
 
-// An expert's matrix in older files by itself, or in a stack of gates and, behind each, what they
-// gate.
+// A gate, or what it gates, in a stack of gates and, behind each, what they gate.
+StoredAt in_stack_of_pairs(const DecoderSpec& spec, const TensorSpec& tensor) {
+  const int64_t rows = tensor.shape[0];
+  const int64_t first =
+      2 * tensor.expert * rows + (tensor.role == TensorRole::expert_up ? rows : 0);
+  StoredAt at = in_stack(spec, tensor);
+  at.tensor = fmt::format("blk.{}.ffn_gate_up_exps.weight", tensor.layer);
+  at.row = [first](int64_t row) { return first + row; };
+  at.shape[1] = 2 * rows;
+  return at;
+}
+
+// An expert's matrix in older files by itself, or in a stack of its own or of pairs.
 StoredAt expert_elsewhere(const DecoderSpec& spec, const TensorSpec& tensor,
                           const TensorSource& stored) {
   const char* which = tensor.role == TensorRole::expert_down ? "down"
@@ -150,16 +175,9 @@ StoredAt expert_elsewhere(const DecoderSpec& spec, const TensorSpec& tensor,
   const std::string layer = fmt::format("blk.{}.", tensor.layer);
   const std::string alone = fmt::format("{}ffn_{}.{}.weight", layer, which, tensor.expert);
   if (stored.has(alone)) return {alone};
-  const std::string both = layer + "ffn_gate_up_exps.weight";
-  StoredAt at = in_stack(spec, tensor);
-  if (tensor.role == TensorRole::expert_down || !stored.has(both)) return at;
-  const int64_t rows = tensor.shape[0];
-  const int64_t first =
-      2 * tensor.expert * rows + (tensor.role == TensorRole::expert_up ? rows : 0);
-  at.tensor = both;
-  at.row = [first](int64_t row) { return first + row; };
-  at.shape[1] = 2 * rows;
-  return at;
+  if (tensor.role == TensorRole::expert_down || !stored.has(layer + "ffn_gate_up_exps.weight"))
+    return in_stack(spec, tensor);
+  return in_stack_of_pairs(spec, tensor);
 }
 
 // A head's keys and values of the latent in one tensor, as in directories and older files.
@@ -240,6 +258,8 @@ std::string gguf_name(const DecoderSpec& spec, const TensorSpec& tensor) {
     return in_layer("post_attention_norm.weight");
   if (tensor.role == TensorRole::post_norm && spec.family == "nemotron_h")  // of a layer's one part
     return in_layer("attn_norm.weight");
+  if (tensor.role == TensorRole::ffn_out_norm && spec.layer(tensor.layer).has_networks_beside())
+    return in_layer("post_ffw_norm_1.weight");
   if (tensor.role == TensorRole::final_norm && spec.family.starts_with("lfm2"))
     return "token_embd_norm.weight";
   const bool is_input =
@@ -277,10 +297,24 @@ bool is_gguf_router(TensorRole role) {
   return role == TensorRole::router || role == TensorRole::shared_expert_gate;
 }
 
+std::vector<GgufConstant> gguf_constants(const DecoderSpec& spec) {
+  if (spec.family != "gemma4_text") return {};
+  const auto is_full = [](const LayerSpec& layer) { return layer.window() == 0; };
+  const auto full = std::ranges::find_if(spec.layer_specs, is_full);
+  if (full == spec.layer_specs.end()) return {};
+  const AttentionSpec& attention = *full->attention();
+  return {{"rope_freqs.weight",
+           gemma4_rope_factors(spec.head_dim_of(attention), attention.rope->rotated)}};
+}
+
 StoredAt gguf_place(const DecoderSpec& spec, const TensorSpec& tensor) {
+  const bool is_gemma4 = spec.family == "gemma4_text";
   if (is_of_state(spec, tensor)) return state_place(spec, tensor);
+  if (tensor.expert >= 0 && is_gemma4 && tensor.role != TensorRole::expert_down)
+    return in_stack_of_pairs(spec, tensor);
   if (tensor.expert >= 0) return in_stack(spec, tensor);
   StoredAt at{gguf_name(spec, tensor)};
+  if (is_gemma4) at.scale = family_of(spec).stored(spec, tensor).scale;
   if (tensor.role == TensorRole::shared_expert_gate) at.shape = {tensor.shape[1]};  // a vector
   if (turns(tensor.role) && has_gguf_neighbours(spec.family)) at.row = rotation_rows(spec, true);
   if (has_rows_of_directories(spec.family)) at.row = family_of(spec).stored(spec, tensor).row;

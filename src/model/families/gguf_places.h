@@ -26,5 +26,11 @@ bool is_gguf_router(TensorRole role);
 std::vector<std::pair<std::string, std::string>> gguf_module_tensors(const DecoderSpec& spec);
 // Tensors that config.json's numbers stand for.
 bool is_gguf_constant(std::string_view name);
+struct GgufConstant {
+  std::string name;
+  std::vector<float> numbers;
+};
+// Those that a file of the model must have.
+std::vector<GgufConstant> gguf_constants(const DecoderSpec& spec);
 
 }  // namespace invar
