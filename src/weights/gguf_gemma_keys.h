@@ -15,8 +15,8 @@ void add_gemma4(const GgufKeys& in, json::Value& config);
 void add_gemma4_keys(const json::Value& config, const std::string& name,
                      std::vector<GgufKey>& keys);
 
-// What each pair of a head's elements divides its frequency by in layers without a window: 1 where
-// it turns, and else so much that it does not.
+// The divisor of each pair of a head's elements for its frequency in layers without a window: 1
+// where it turns, and else so much that it does not.
 std::vector<float> gemma4_rope_factors(int head_dim, int rotated);
 
 }  // namespace invar
