@@ -34,6 +34,13 @@ std::span<const uint8_t> TokenTable::bytes_of(int32_t token) const {
   return {reinterpret_cast<const uint8_t*>(bytes.data()), bytes.size()};
 }
 
+std::span<const TokenTable::Entry> TokenTable::beginning_with(std::string_view bytes) const {
+  const auto begin = std::ranges::lower_bound(entries_, bytes, {}, &Entry::bytes);
+  const auto end = std::partition_point(
+      begin, entries_.end(), [&](const Entry& entry) { return entry.bytes.starts_with(bytes); });
+  return {begin, end};
+}
+
 Constraint::Constraint(grammar::Language language, std::shared_ptr<const TokenTable> tokens,
                        std::shared_ptr<FormMemory> memory)
     : language_(std::move(language)),
@@ -86,6 +93,10 @@ Constraint::State Constraint::next(const State& state, int32_t token, int64_t& c
 
 const char* Constraint::fault_of(std::string_view answer) const {
   return language_.check() ? language_.check()->fault_of(answer) : nullptr;
+}
+
+std::optional<grammar::UniqueItems> Constraint::unique_items() const {
+  return language_.check() ? language_.check()->unique_items() : std::nullopt;
 }
 
 std::string_view Constraint::text_of(int32_t token) const {

@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -17,6 +18,7 @@
 
 #include "sampling/form_memory.h"
 #include "sampling/grammar/automaton.h"
+#include "sampling/grammar/unique_items.h"
 
 namespace invar {
 
@@ -32,6 +34,7 @@ class TokenTable {
     int32_t shared;  // bytes that the entry before begins with too
   };
   std::span<const Entry> entries() const { return entries_; }
+  std::span<const Entry> beginning_with(std::string_view bytes) const;
   std::span<const uint8_t> bytes_of(int32_t token) const;
   size_t vocab() const { return place_of_.size(); }
   size_t longest() const { return longest_; }
@@ -88,6 +91,9 @@ class Constraint {
   bool checks_answers() const { return language_.check() != nullptr; }
   const char* fault_of(std::string_view answer) const;
   std::string_view text_of(int32_t token) const;
+  const TokenTable& tokens() const { return *tokens_; }
+  // Where an answer begins in arrays whose items must differ, if there are any.
+  std::optional<grammar::UniqueItems> unique_items() const;
 
   // The bytes that it takes: the language, and the results that are remembered.
   size_t language_bytes() const { return language_.bytes(); }

@@ -12,7 +12,9 @@ ConstraintCursor::ConstraintCursor(std::shared_ptr<Constraint> constraint,
     : constraint_(std::move(constraint)),
       thought_(std::move(thought), constraint_ != nullptr, vocab),
       words_((static_cast<size_t>(vocab) + 63) / 64) {
-  if (constraint_) state_ = constraint_->start();
+  if (!constraint_) return;
+  state_ = constraint_->start();
+  unique_ = constraint_->unique_items();
 }
 
 std::span<const uint64_t> ConstraintCursor::allowed(const SamplingParams& params) {
@@ -24,6 +26,7 @@ std::span<const uint64_t> ConstraintCursor::allowed(const SamplingParams& params
     tally_.add(mask);
     allowed_.assign(words_, 0);
     std::copy_n(mask.tokens.begin(), std::min(mask.tokens.size(), words_), allowed_.begin());
+    if (unique_) exclude_repeats();
   } catch (const Error&) {
     error_ = kFormTooLarge;
     return allowed_;
@@ -36,6 +39,25 @@ std::span<const uint64_t> ConstraintCursor::allowed(const SamplingParams& params
   return allowed_;
 }
 
+// Takes away the tokens that would end an item of a unique array as one that it has already, unless
+// there are no others.
+void ConstraintCursor::exclude_repeats() {
+  const TokenTable& tokens = constraint_->tokens();
+  std::vector<uint64_t> others = allowed_;
+  const auto exclude = [&](std::string_view bytes) {
+    for (const TokenTable::Entry& entry : tokens.beginning_with(bytes))
+      if (const auto word = static_cast<size_t>(entry.token) / 64; word < others.size())
+        others[word] &= ~(uint64_t{1} << (entry.token % 64));
+  };
+  unique_->for_repeats([&](std::string_view rest, bool needs_end) {
+    if (rest.size() > tokens.longest()) return;
+    if (!needs_end) return exclude(rest);
+    for (const char end : {',', ']', ' ', '\n', '\r', '\t'}) exclude(std::string(rest) + end);
+  });
+  if (std::ranges::any_of(others, [](uint64_t word) { return word != 0; }))
+    allowed_ = std::move(others);
+}
+
 void ConstraintCursor::advance(int32_t token, const SamplingParams& params) {
   if (is_stop(params, token)) return;
   if (!constraint_ || !thought_.is_over()) return thought_.advance(token);
@@ -43,6 +65,10 @@ void ConstraintCursor::advance(int32_t token, const SamplingParams& params) {
   try {
     int64_t cost = 0;
     state_ = constraint_->next(state_, token, cost);
+    if (unique_) {
+      unique_->read(constraint_->text_of(token));
+      unique_->for_repeats([&](std::string_view, bool) { ++cost; });
+    }
     tally_.add_token(cost);
   } catch (const Error&) {
     error_ = kFormTooLarge;

@@ -41,6 +41,8 @@ class ConstraintCursor {
   const char* error() const { return error_; }
 
  private:
+  void exclude_repeats();
+
   std::shared_ptr<Constraint> constraint_;
   ThoughtCursor thought_;
   size_t words_;  // of a mask
@@ -49,6 +51,7 @@ class ConstraintCursor {
   std::string text_;  // of the answer, where it is checked at its end
   std::vector<uint64_t> allowed_;
   const char* error_ = nullptr;
+  std::optional<grammar::UniqueItems> unique_;
 };
 
 }  // namespace invar

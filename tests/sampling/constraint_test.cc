@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <regex>
 #include <unordered_set>
 
 #include "base/error.h"
@@ -90,6 +91,42 @@ TEST(Constraint, RegularExpressions) {
   EXPECT_TRUE(regex("\\x41\\u00e9\\.\\S\\W", "A\xc3\xa9.x!"));
   EXPECT_TRUE(regex("", ""));
   EXPECT_FALSE(regex(".", "\n"));
+}
+
+// Every text of up to four of these characters, beside the standard library's expressions.
+void expect_as_standard(const std::string& pattern) {
+  const std::regex expected(pattern);
+  Constraint constraint(grammar::regex_language(pattern), tokens());
+  std::vector<std::string> texts{""};
+  for (size_t i = 0; i < texts.size(); ++i) {
+    const std::string text = texts[i];
+    EXPECT_EQ(matches(constraint, text), std::regex_match(text, expected)) << pattern << text;
+    for (const char c : {'a', '7', '_', ' ', '.'})
+      if (text.size() < 4) texts.push_back(text + c);
+  }
+}
+
+TEST(Constraint, WordsBeginAndEndAtBoundaries) {
+  for (const char* pattern :
+       {"\\ba+\\b", ".*\\b.*", ".*\\Ba.*", "\\B", "(\\ba|7)\\b.*", ".?\\b(?=7)[a7]*\\b.*",
+        "[a ]*\\b[ 7]*\\B\\.?", "(?:.*\\b)?a.*", "(?!a\\b).*", "\\w*\\b\\W*\\b\\w*"})
+    expect_as_standard(pattern);
+  EXPECT_TRUE(has(failure([] { regex("a\\bb", ""); }), "excludes itself"));
+  EXPECT_TRUE(regex(".(?=\\b7).*", " 7"));
+  EXPECT_FALSE(regex(".(?=\\b7).*", "_7"));
+  EXPECT_TRUE(has(refused_regex("(\\ba )*"), "a \\b or \\B that is repeated"));
+  EXPECT_TRUE(has(refused_regex("\\b*"), "a quantifier that follows nothing"));
+  EXPECT_TRUE(regex("[\\b]", "\b"));
+}
+
+TEST(Constraint, WordsOfJsonStringsBeginAndEndAtBoundaries) {
+  const std::string form = R"({"type": "string", "pattern": "\\bcat\\b"})";
+  for (const char* text : {"\"cat\"", "\"a cat\"", "\"cat.\"", "\"a\\ncat\\tb\"",
+                           "\"\xc3\xa9"
+                           "cat\""})
+    EXPECT_TRUE(schema(form, text)) << text;
+  for (const char* text : {"\"cats\"", "\"bobcat\"", "\"_cat\"", "\"cat7 \"", "\"\""})
+    EXPECT_FALSE(schema(form, text)) << text;
 }
 
 TEST(Constraint, CharactersAreWholeUtf8) {

@@ -65,6 +65,26 @@ class BothDirections(Directory):
                 found = [other.post("/v1/embeddings", input=text)["data"][0]["embedding"] for text in self.TEXTS]
                 self.assertEqual(found == alone, "control" not in flags, flags)  # the control: another arithmetic
 
+    def test_a_receipt_of_a_vector_is_confirmed(self):
+        self.make("gemma3_text", use_bidirectional_attention=True, sliding_window=40)
+        served = self.served("--receipt-key", self.model.parent / "key.pem")
+        answer = served.post("/v1/embeddings", input=self.TEXTS, receipt=True)
+        self.assertEqual(self.verified(answer), (0, ""))
+        answer["data"][1]["embedding"][0] += 1e-3
+        status, said = self.verified(answer)
+        self.assertEqual(status, 1, said)
+        answer["data"][1]["embedding"][0] -= 1e-3
+        self.change("config.json", use_bidirectional_attention=False)
+        status, said = self.verified(answer)
+        self.assertEqual(status, 1, "the control: a model that looks back alone " + said)
+
+    def verified(self, answer):
+        """Status of `invar verify`, and its words where it does not confirm."""
+        file = self.model.parent / "answer.json"
+        file.write_text(json.dumps(answer))
+        done = subprocess.run([INVAR, "verify", file, self.model, "--threads", "1"], capture_output=True, text=True, timeout=120)
+        return done.returncode, (done.stdout + done.stderr) if done.returncode else ""
+
     def test_a_text_is_computed_whole_or_refused(self):
         self.make(is_causal=False)
         flags = fast_and(["--max-model-len", "128", "--max-num-batched-tokens", "32"])

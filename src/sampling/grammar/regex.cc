@@ -71,10 +71,38 @@ Expr Characters::json(Language& language, const CodePoints& ranges) {
 
 namespace {
 
+// The character before a place: part of a word (\w) or not. A text begins behind none, which is
+// not.
+enum Before { kOther, kWord };
+constexpr Before kEither[] = {kOther, kWord};
+
+// What may follow, for either character before it.
+struct Rest {
+  explicit Rest(Expr always) : after{always, always} {}
+  Rest(Expr behind_other, Expr behind_word) : after{behind_other, behind_word} {}
+  bool asks() const { return after[kOther] != after[kWord]; }
+
+  Expr after[2];
+};
+
+bool looks_around(const regex::Node& node) {
+  return node.kind == regex::Node::kLook || node.kind == regex::Node::kBoundary ||
+         std::any_of(node.children.begin(), node.children.end(), looks_around);
+}
+
+bool may_be_empty(const regex::Node& node) {
+  const auto& children = node.children;
+  if (node.kind == regex::Node::kCharacter) return false;
+  if (node.kind == regex::Node::kChoice)
+    return std::any_of(children.begin(), children.end(), may_be_empty);
+  if (node.kind == regex::Node::kRepeat && node.low == 0) return true;
+  return std::all_of(children.begin(), children.end(), may_be_empty);
+}
+
 class ExpressionBuilder {
  public:
-  ExpressionBuilder(Characters& characters, Match match)
-      : characters_(characters), language_(characters.language()), match_(match) {}
+  ExpressionBuilder(Characters& characters, Match match, Before start = kOther)
+      : characters_(characters), language_(characters.language()), match_(match), start_(start) {}
 
   // The expression at the outermost level. `begins` and `ends`: a ^ or $ around it.
   Expr outermost(const regex::Node& node, bool begins, bool ends) {
@@ -98,44 +126,94 @@ class ExpressionBuilder {
   Expr sequence(std::span<const regex::Node> parts, bool begins, bool ends) {
     const bool anywhere = match_ == Match::anywhere;
     const Expr behind = anywhere && !ends ? characters_.anything() : language_.empty();
-    const Expr rest = before(parts, behind);
-    return anywhere && !begins ? language_.sequence({characters_.anything(), rest}) : rest;
-  }
-
-  static bool has_look(const regex::Node& node) {
-    return node.kind == regex::Node::kLook ||
-           std::any_of(node.children.begin(), node.children.end(), has_look);
+    Rest rest = before(parts, Rest(behind));
+    if (anywhere && !begins) rest = before({characters_.anything()}, true, rest);
+    return rest.after[start_];
   }
 
   // The parts and then `rest`: from their end, since a look-ahead speaks of all that follows it.
-  Expr before(std::span<const regex::Node> parts, Expr rest) {
-    std::vector<Expr> reversed{rest};
+  Rest before(std::span<const regex::Node> parts, Rest rest) {
+    size_t end = parts.size();
     for (size_t i = parts.size(); i-- > 0;) {
-      if (has_look(parts[i]))
-        reversed = {before(parts[i], in_order(reversed))};
-      else
-        reversed.push_back(plain(parts[i]));
+      if (!looks_around(parts[i])) continue;
+      rest = before(parts[i], plain(parts.subspan(i + 1, end - i - 1), rest));
+      end = i;
     }
-    return in_order(reversed);
+    return plain(parts.first(end), rest);
   }
 
-  Expr before(const regex::Node& node, Expr rest) {
+  Rest before(const regex::Node& node, const Rest& rest) {
     if (node.kind == regex::Node::kSequence) return before(std::span(node.children), rest);
-    if (node.kind == regex::Node::kLook) {
-      const Expr look =
-          ExpressionBuilder(characters_, Match::anywhere).outermost(node.children[0], true, false);
-      const Part both[] = {{rest}, {look, node.negated}};
-      return language_.table(intersection(language_, both, characters_.anything()));
-    }
-    std::vector<Expr> options;  // of a choice, or of something that may be left out
-    for (const regex::Node& child : node.children) options.push_back(before({&child, 1}, rest));
-    if (node.kind == regex::Node::kRepeat && node.low == 0) options.push_back(rest);
-    return language_.choice(options);
+    if (node.kind == regex::Node::kLook) return look(node, rest);
+    if (node.kind == regex::Node::kBoundary) return boundary(node, rest);
+    std::vector<Expr> options[2];  // of a choice, or of something that may be left out
+    const auto add = [&](const Rest& option) {
+      for (const Before p : kEither) options[p].push_back(option.after[p]);
+    };
+    for (const regex::Node& child : node.children) add(before({&child, 1}, rest));
+    if (node.kind == regex::Node::kRepeat && node.low == 0) add(rest);
+    const Expr behind_other = language_.choice(options[kOther]);
+    if (options[kOther] == options[kWord]) return Rest(behind_other);
+    return {behind_other, language_.choice(options[kWord])};
   }
 
-  Expr in_order(std::vector<Expr> reversed) {
-    std::reverse(reversed.begin(), reversed.end());
-    return language_.sequence(reversed);
+  Rest look(const regex::Node& node, const Rest& rest) {
+    const auto behind = [&](Before p) {
+      ExpressionBuilder builder(characters_, Match::anywhere, p);
+      return both(rest.after[p], {builder.outermost(node.children[0], true, false), node.negated});
+    };
+    const Expr behind_other = behind(kOther);
+    if (!rest.asks() && !asks(node.children[0])) return Rest(behind_other);
+    return {behind_other, behind(kWord)};
+  }
+
+  // A word begins or ends there: a character of a word follows one that is none, or the other way
+  // round; negated, neither.
+  Rest boundary(const regex::Node& node, const Rest& rest) {
+    const Expr word = language_.sequence({characters_.of(regex::word()), characters_.anything()});
+    const auto behind = [&](Before p) {
+      const bool is_word_next = (p == kWord) == node.negated;
+      return both(rest.after[p], {word, !is_word_next});
+    };
+    return {behind(kOther), behind(kWord)};
+  }
+
+  // Whether a character before it may matter.
+  static bool asks(const regex::Node& node) {
+    return node.kind == regex::Node::kBoundary ||
+           std::any_of(node.children.begin(), node.children.end(), asks);
+  }
+
+  Expr both(Expr rest, Part other) {
+    const Part parts[] = {{rest}, other};
+    return language_.table(intersection(language_, parts, characters_.anything()));
+  }
+
+  Rest plain(std::span<const regex::Node> nodes, const Rest& rest) {
+    std::vector<Expr> parts;
+    for (const regex::Node& node : nodes) parts.push_back(plain(node));
+    return before(std::move(parts), std::all_of(nodes.begin(), nodes.end(), may_be_empty), rest);
+  }
+
+  // Parts whose last character, if any, decides what may follow.
+  Rest before(std::vector<Expr> parts, bool may_be_empty, const Rest& rest) {
+    if (parts.empty()) return rest;
+    if (!rest.asks()) {
+      parts.push_back(rest.after[kOther]);
+      return Rest(language_.sequence(parts));
+    }
+    const Expr all = language_.sequence(parts);
+    const CodePoints last[] = {complement(regex::word()), regex::word()};
+    std::vector<Expr> options;
+    for (const Before p : kEither) {
+      const Expr ends = language_.sequence({characters_.anything(), characters_.of(last[p])});
+      options.push_back(language_.sequence({both(all, {ends}), rest.after[p]}));
+    }
+    if (!may_be_empty) return Rest(language_.choice(options));
+    const auto or_nothing = [&](Before p) {
+      return language_.choice({options[kOther], options[kWord], rest.after[p]});
+    };
+    return {or_nothing(kOther), or_nothing(kWord)};
   }
 
   Expr plain(const regex::Node& node) {
@@ -150,6 +228,7 @@ class ExpressionBuilder {
   Characters& characters_;
   Language& language_;
   const Match match_;
+  const Before start_;
 };
 
 }  // namespace

@@ -39,16 +39,19 @@ class Characters {
 namespace regex {
 
 struct Node {
-  enum Kind { kCharacter, kSequence, kChoice, kRepeat, kLook } kind = kSequence;
+  enum Kind { kCharacter, kSequence, kChoice, kRepeat, kLook, kBoundary } kind = kSequence;
   CodePoints ranges = {};
   std::vector<Node> children = {};
   int low = 0, high = 0;           // of a repetition; high below 0: without end
   int begin_at = -1, end_at = -1;  // of a sequence: where its ^ and $ stand
-  bool negated = false;            // of a look-ahead
+  bool negated = false;            // of a look-ahead; of a boundary: \B
 };
 
 // Throws UsageError for what is not understood.
 Node parse(std::string_view pattern);
+
+// The characters of \w.
+CodePoints word();
 
 // Code points of UTF-8; throws UsageError where `what` is not.
 std::u32string code_points(std::string_view text, const char* what);
@@ -56,8 +59,8 @@ std::u32string code_points(std::string_view text, const char* what);
 }  // namespace regex
 
 enum class Match { whole, anywhere };
-// The texts that a pattern matches, as a whole or somewhere within. Look-aheads are allowed at the
-// pattern's outermost level.
+// The texts that a pattern matches, as a whole or somewhere within. Look-aheads, \b and \B are
+// allowed where nothing repeats them.
 Language::Expr regex_expression(Characters& characters, const regex::Node& pattern, Match match);
 
 // Whether it matches a text; the work counts against the budget of `whole`.

@@ -39,6 +39,10 @@ CodePoints complement(CodePoints ranges) {
 
 namespace regex {
 
+CodePoints word() {
+  return {{'0', '9'}, {'A', 'Z'}, {'_', '_'}, {'a', 'z'}};
+}
+
 std::u32string code_points(std::string_view text, const char* what) {
   std::u32string out;
   for (size_t at = 0; at < text.size();) {
@@ -93,12 +97,14 @@ class Parser {
       check(child, is_outer, is_look || node.kind == Node::kLook);
     }
     const bool is_once = node.low <= 1 && node.high == 1;
-    if (node.kind == Node::kRepeat && !is_once && has_look(node))
+    if (node.kind == Node::kRepeat && !is_once && has(node, Node::kLook))
       refuse("a look-ahead that is repeated", 0);
+    if (node.kind == Node::kRepeat && !is_once && has(node, Node::kBoundary))
+      refuse("a \\b or \\B that is repeated", 0);
   }
-  static bool has_look(const Node& node) {
-    return node.kind == Node::kLook ||
-           std::any_of(node.children.begin(), node.children.end(), has_look);
+  static bool has(const Node& node, Node::Kind kind) {
+    return node.kind == kind || std::any_of(node.children.begin(), node.children.end(),
+                                            [&](const Node& child) { return has(child, kind); });
   }
 
   struct Size {
@@ -161,7 +167,8 @@ class Parser {
         break;
       }
       skip('?');  // lazy or not, the language is the same
-      if (node.kind == Node::kLook) refuse("a quantifier that follows nothing");
+      if (node.kind == Node::kLook || node.kind == Node::kBoundary)
+        refuse("a quantifier that follows nothing");
       Node repeat{Node::kRepeat, {}, {}, low, high};
       repeat.children.push_back(std::move(node));
       node = std::move(repeat);
@@ -202,6 +209,8 @@ class Parser {
     if (c == '[') return {Node::kCharacter, parse_class()};
     ++at_;
     if (c == '.') return {Node::kCharacter, complement({{'\n', '\n'}})};
+    if (c == '\\' && (here('b') || here('B')))
+      return {Node::kBoundary, {}, {}, 0, 0, -1, -1, text_[at_++] == 'B'};
     if (c == '\\') return {Node::kCharacter, in_case(parse_escape())};
     return {Node::kCharacter, in_case({{c, c}})};
   }
@@ -275,6 +284,7 @@ class Parser {
   CodePoints class_member() {
     if (at_ >= text_.size()) refuse("a [ that is not closed");
     const char32_t c = text_[at_++];
+    if (c == '\\' && skip('b')) return {{'\b', '\b'}};
     return c == '\\' ? parse_escape() : CodePoints{{c, c}};
   }
 
@@ -282,7 +292,6 @@ class Parser {
   CodePoints parse_escape() {
     if (at_ >= text_.size()) refuse("a backslash at its end");
     const CodePoints digits = {{'0', '9'}}, spaces = {{'\t', '\r'}, {' ', ' '}};
-    const CodePoints word = {{'0', '9'}, {'A', 'Z'}, {'_', '_'}, {'a', 'z'}};
     const char32_t c = text_[at_++];
     switch (c) {
       case 'd':
@@ -290,9 +299,9 @@ class Parser {
       case 'D':
         return complement(digits);
       case 'w':
-        return word;
+        return word();
       case 'W':
-        return complement(word);
+        return complement(word());
       case 's':
         return spaces;
       case 'S':

@@ -54,6 +54,15 @@ std::string canonical(const Value& value) {
   return out + "}";
 }
 
+// Whether some array's items must differ.
+bool has_unique_items(const Value& schema) {
+  if (schema.is_array()) return std::ranges::any_of(schema.as_array(), has_unique_items);
+  return schema.is_object() && std::ranges::any_of(schema.as_object(), [](const auto& member) {
+           return (member.first == "uniqueItems" && member.second == Value(true)) ||
+                  has_unique_items(member.second);
+         });
+}
+
 bool are_unique(const json::Array& items) {
   std::unordered_set<std::string> seen;
   return std::ranges::all_of(items,
@@ -267,6 +276,11 @@ class SchemaCheck::Visit {
 
 bool SchemaCheck::follows(const Value& schema, const Value& value) const {
   return !Visit(references_).fault(schema, value);
+}
+
+std::optional<UniqueItems> SchemaCheck::unique_items() const {
+  if (!has_unique_items(root_)) return std::nullopt;
+  return UniqueItems(root_, references_);
 }
 
 namespace {

@@ -2,11 +2,13 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <string_view>
 
 #include "base/json.h"
 #include "sampling/grammar/budget.h"
 #include "sampling/grammar/schema_words.h"
+#include "sampling/grammar/unique_items.h"
 
 namespace invar::grammar {
 
@@ -19,6 +21,8 @@ class SchemaCheck {
   // A sentence that names what a whole answer does not follow, or null.
   const char* fault_of(std::string_view answer) const;
   bool follows(const json::Value& schema, const json::Value& value) const;
+  // Where an answer begins, if the schema has arrays whose items must differ.
+  std::optional<UniqueItems> unique_items() const;
 
  private:
   class Visit;
