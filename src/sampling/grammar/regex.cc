@@ -76,7 +76,7 @@ namespace {
 enum Before { kOther, kWord };
 constexpr Before kEither[] = {kOther, kWord};
 
-// What may follow, for either character before it.
+// The rest of a text, for either character before it.
 struct Rest {
   explicit Rest(Expr always) : after{always, always} {}
   Rest(Expr behind_other, Expr behind_word) : after{behind_other, behind_word} {}

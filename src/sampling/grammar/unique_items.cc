@@ -70,7 +70,7 @@ void UniqueItems::write(char byte, bool structures) {
     if (around.is_unique && !(structures && &around == &open_.back())) around.item += byte;
 }
 
-// Of the value that begins.
+// The schemas that the value which begins may have to follow.
 UniqueItems::Schemas UniqueItems::schemas_here() const {
   Schemas all;
   if (open_.empty()) {

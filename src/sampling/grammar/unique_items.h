@@ -16,7 +16,7 @@ namespace invar::grammar {
 // A value, a function of the answer so far: a draft branch copies its parent's.
 class UniqueItems {
  public:
-  // Of a normal schema; both outlive this.
+  // The schema is a normal one (normal_schema); it and its references outlive this.
   UniqueItems(const json::Value& schema, const SchemaReferences& references)
       : schema_(&schema), references_(&references) {}
 
