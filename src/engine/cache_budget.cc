@@ -8,6 +8,7 @@
 #include "base/error.h"
 #include "engine/engine.h"
 #include "engine/step_budget.h"
+#include "model/adapter_step.h"
 #include "scheduler/policies.h"
 
 namespace invar {
@@ -199,7 +200,7 @@ int64_t Engine::blocks_beside_a_step() {
   ForwardIo io;
   trial.run(batch, io);
   struct Needed {
-    int64_t block = 0, cells = 0;
+    int64_t block = 0, cells = 0, workers = 0;
   };
   std::map<Device*, Needed> needed_on;  // by all workers of the device
   const std::span<Worker* const> here = model_.workers().here();
@@ -209,13 +210,24 @@ int64_t Engine::blocks_beside_a_step() {
     Needed& needed = needed_on[&worker->device()];
     needed.block += workers * block_bytes_of(shard);
     needed.cells += workers * cell_bytes_of(shard);
+    needed.workers += workers;
   }
   int64_t least = std::numeric_limits<int64_t>::max();
-  for (const auto& [device, needed] : needed_on)
-    least =
-        std::min(least, (share(static_cast<int64_t>(device->available_bytes())) - needed.cells) /
-                            std::max<int64_t>(1, needed.block));
+  for (const auto& [device, needed] : needed_on) {
+    const int64_t left = share(static_cast<int64_t>(device->available_bytes())) - needed.cells -
+                         needed.workers * adapter_bytes();
+    least = std::min(least, left / std::max<int64_t>(1, needed.block));
+  }
   return least;
+}
+
+// Adapters come into a device's memory later.
+int64_t Engine::adapter_bytes() const {
+  const AdapterLimits& most = options_.adapters;
+  if (most.most == 0) return 0;
+  const DecoderSpec& spec = model_.spec();
+  return most.most * most_adapter_bytes(spec, model_.arithmetic().weights, most.most_rank) +
+         AdapterStep::most_bytes(spec, options_.step_rows, most.most_rank);
 }
 
 }  // namespace invar

@@ -197,6 +197,7 @@ class Engine {
   void settle_cells();
   int sized_blocks();
   int64_t blocks_beside_a_step();
+  int64_t adapter_bytes() const;
   void settle_context(int blocks);
   void settle_step_rows(ThreadPool* threads);
   void settle_whole_texts();

@@ -105,7 +105,7 @@ struct Kernels {
   Operation<GatedNormParams> gated_norm = nullptr;
   // The operations of adapters, in this order; null where they are not computed.
   Operation<AdapterParams> adapter_shrink = nullptr;  // sums = A x
-  Operation<AdapterParams> adapter_round = nullptr;   // inner = act(s sums)
+  Operation<AdapterParams> adapter_round = nullptr;   // inner = act(s sums); null: by the next one
   Operation<AdapterParams> adapter_expand = nullptr;  // y = y + B inner
   Operation<AddBiasParams> add_bias = nullptr;
   Operation<GatePairsParams> gate_pairs = nullptr;

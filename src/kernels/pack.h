@@ -14,6 +14,18 @@ struct PackPlace {
   int step = 1;
 };
 
+// A gated pair as one matrix, and which of its outputs are those of gate (0) or up (1): panels take
+// turns, rows of the one stand behind those of the other.
+inline Matrix as_one(Matrix pair) {
+  pair.n = pair.count * pair.units() * pair.unit_outputs();
+  pair.count = 1;
+  return pair;
+}
+inline PackPlace column_of_pair(const Matrix& pair, int64_t which) {
+  if (pair.layout == WeightLayout::panels) return {which * kPanelWidth, 2};
+  return {which * pair.all_rows(), 1};
+}
+
 // Packs rows [first, first + count) of a matrix of bf16 or f32. `rows` is row `first`; rows are
 // `stride` elements apart and have k columns, which become the inner elements, padded with zeros to
 // whole leaves. Outputs that no row goes to keep what they hold (allocated memory is zero). Any

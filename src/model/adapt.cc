@@ -4,20 +4,24 @@
 
 namespace invar {
 
-void Operations::adapt(const Activation& x, const Matrix& w, int split_k, bool is_shared, float* y,
-                       int64_t y_stride) {
+AdapterParams Operations::shrink(const Activation& x, const Matrix& w, int split_k,
+                                 bool is_shared) {
   AdapterParams params = ws_.adapters.params(w, is_shared && group_.size() > 1);
   params.x = x;
   params.split_k = split_k;
-  params.y = y;
-  params.y_stride = y_stride;
   params.matmul = kernels_.matmul;
   run("adapter A", kernels_.adapter_shrink, params);
+  return params;
+}
+
+void Operations::expand(AdapterParams params, bool is_shared, float* y, int64_t y_stride) {
+  params.y = y;
+  params.y_stride = y_stride;
   if (is_shared && group_.size() > 1)
     timed(times_, "exchange", [&] {
       group_.tree_all_reduce(params.sums, rows_ * params.sums_stride, model_.execution);
     });
-  run("adapter round", kernels_.adapter_round, params);
+  if (kernels_.adapter_round) run("adapter round", kernels_.adapter_round, params);
   run("adapter B", kernels_.adapter_expand, params);
 }
 
@@ -34,12 +38,11 @@ void Operations::add_bias(float* x, int64_t x_stride, const float* bias, int64_t
                       .step = place.step});
 }
 
-// The pair as one matrix whose outputs take turns, then what the fused kernel does behind its dots.
+// The pair as one matrix, then what the fused kernel does behind its dots.
 void Operations::adapted_gated_product(const char* name, const GatedMatmulParams& params,
                                        float* kept) {
-  Matrix both = params.gate_up;
-  both.n = params.gate_up.count * params.gate_up.panels() * kPanelWidth;
-  both.count = 1;
+  const Matrix both = as_one(params.gate_up);
+  const AdapterParams added = shrink(params.x, params.gate_up, 1, false);
   float* dots = kept ? kept : ws_.adapters.pair_products(model_, rows_, both.n);
   run_product(name, {.x = params.x,
                      .w = both,
@@ -51,9 +54,9 @@ void Operations::adapted_gated_product(const char* name, const GatedMatmulParams
                      .y_stride = both.n,
                      .scratch = params.scratch,
                      .next = params.next});
-  add_bias(dots, both.n, params.gate_bias, params.gate_up.n, {0, 2});
-  add_bias(dots, both.n, params.up_bias, params.gate_up.n, {kPanelWidth, 2});
-  adapt(params.x, params.gate_up, 1, false, dots, both.n);
+  add_bias(dots, both.n, params.gate_bias, params.gate_up.n, column_of_pair(params.gate_up, 0));
+  add_bias(dots, both.n, params.up_bias, params.gate_up.n, column_of_pair(params.gate_up, 1));
+  expand(added, false, dots, both.n);
   run("gate", kernels_.gate_pairs,
       GatePairsParams{.dots = dots,
                       .dots_stride = both.n,

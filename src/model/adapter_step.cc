@@ -1,19 +1,14 @@
 #include "model/adapter_step.h"
 
 #include <algorithm>
+#include <bit>
 #include <limits>
+#include <optional>
 
 #include "base/check.h"
 #include "base/error.h"
 
 namespace invar {
-
-namespace {
-
-// Tensors that one product may have: q, k and v.
-constexpr int64_t kMostTensors = 3;
-
-}  // namespace
 
 AdapterStep::Slot& AdapterStep::slot_at(int32_t number) {
   const auto at = static_cast<size_t>(number);
@@ -21,25 +16,67 @@ AdapterStep::Slot& AdapterStep::slot_at(int32_t number) {
   return slots_[at];
 }
 
-void AdapterStep::put(int32_t slot, int32_t rank, std::shared_ptr<const AdapterWeights> weights) {
-  slot_at(slot) = {{.slot = slot, .rank = rank, .directory = {}, .digest = {}}, std::move(weights)};
+int64_t AdapterStep::most_bytes(const DecoderSpec& spec, int64_t rows, int64_t rank) {
+  int64_t outputs = 0;
+  for (const AdapterModule& module : adaptable_modules(spec))
+    outputs = std::max(outputs, round_up(module.outputs, kLeafPad));
+  const int64_t values = 2 * outputs + round_up(spec.hidden, kLeafPad) +
+                         kMostAdapterTensors * round_up(rank, kLeafPad);
+  return rows * values * static_cast<int64_t>(sizeof(float));
+}
+
+void AdapterStep::put(const Decoder& decoder, int32_t slot, int32_t rank,
+                      std::shared_ptr<const AdapterWeights> weights) {
+  Slot& to = slot_at(slot);
+  to.load = {.slot = slot, .rank = rank, .directory = {}, .digest = {}};
+  fill(decoder, to, std::move(weights));
+}
+
+// A device's tables forget what was there before it goes.
+void AdapterStep::fill(const Decoder& decoder, Slot& slot,
+                       std::shared_ptr<const AdapterWeights> weights) {
+  const bool is_on_device = !decoder.device().is_host();
+  if (is_on_device) tables_.put(decoder, slot.load.slot, nullptr);
+  slot.weights = std::move(weights);
+  slot.targets = slot.weights ? set_of(*slot.weights) : -1;
+  if (is_on_device && slot.weights) tables_.put(decoder, slot.load.slot, slot.weights.get());
+}
+
+int32_t AdapterStep::set_of(const AdapterWeights& weights) {
+  Targets targets;
+  for (const auto& [matrix, product] : weights.products()) targets.push_back(matrix);
+  const auto found = std::ranges::find(sets_, targets);
+  if (found != sets_.end()) return static_cast<int32_t>(found - sets_.begin());
+  sets_.push_back(std::move(targets));
+  return static_cast<int32_t>(std::ssize(sets_) - 1);
 }
 
 void AdapterStep::load(const Decoder& decoder, const AdapterLoad& load) {
   Slot& slot = slot_at(load.slot);
-  slot = {load, nullptr};
+  slot.load = load;
+  fill(decoder, slot, nullptr);
+  std::optional<ThreadPool> own;  // where kernels are launched there is none
+  ThreadPool& pool = decoder.execution.pool ? *decoder.execution.pool : own.emplace(1);
   try {
     const PeftAdapter adapter(load.directory);
-    if (to_hex(adapter.digest(*decoder.execution.pool)) != load.digest ||
-        adapter.most_rank() != load.rank)
-      return;
-    slot.weights = std::make_shared<const AdapterWeights>(decoder, adapter);
+    if (to_hex(adapter.digest(pool)) != load.digest || adapter.most_rank() != load.rank) return;
+    fill(decoder, slot, std::make_shared<const AdapterWeights>(decoder, adapter));
   } catch (const Error&) {  // what was read when the request came is there no longer
   }
 }
 
 void AdapterStep::begin(const Decoder& decoder, const Batch& batch, int max_rows) {
+  is_on_host_ = decoder.device().is_host();
+  max_rows_ = max_rows;
   for (const AdapterLoad& one : batch.adapters) load(decoder, one);
+  find_rows(batch);
+  find_targets();
+  if (is_empty()) return;
+  take_memory(decoder);
+  if (!is_on_host_) build_tables(decoder, std::ssize(batch.rows));
+}
+
+void AdapterStep::find_rows(const Batch& batch) {
   num_used_ = 0;
   for (int32_t t = 0; t < std::ssize(batch.rows); ++t) {
     const int32_t number = batch.sequences[static_cast<size_t>(batch.rows[t].sequence)].adapter;
@@ -52,7 +89,20 @@ void AdapterStep::begin(const Decoder& decoder, const Batch& batch, int max_rows
     else
       used.runs.push_back({t, 1});
   }
-  if (!is_empty()) take_memory(decoder, max_rows);
+}
+
+void AdapterStep::find_targets() {
+  targets_.clear();
+  for (const Used& used : used())
+    if (used.slot->targets >= 0) targets_.push_back(used.slot->targets);
+  std::ranges::sort(targets_);
+  targets_.erase(std::ranges::unique(targets_).begin(), targets_.end());
+}
+
+void AdapterStep::build_tables(const Decoder& decoder, int64_t rows) {
+  rows_of_slots_.clear();
+  for (const Used& used : used()) rows_of_slots_.push_back({used.slot->load.slot, used.runs});
+  tables_.build(decoder, rows_of_slots_, rows);
 }
 
 // Rows of one sequence stand together: mostly it is the last one.
@@ -68,33 +118,69 @@ AdapterStep::Used& AdapterStep::use(int32_t number) {
   return used;
 }
 
-void AdapterStep::take_memory(const Decoder& decoder, int max_rows) {
-  int64_t width = 0;
-  for (const Used& used : used())
-    width = std::max(width, kMostTensors * round_up(used.slot->load.rank, kLeafPad));
-  if (width <= width_) return;
-  width_ = width;
+void AdapterStep::take_memory(const Decoder& decoder) {
+  int64_t rank = 0;
+  for (const Used& used : used()) rank = std::max<int64_t>(rank, used.slot->load.rank);
+  if (rank <= rank_) return;
+  rank_ = rank;
   type_ = decoder.arithmetic.activations();
-  const size_t values = static_cast<size_t>(max_rows * width);
+  const int64_t width = kMostAdapterTensors * round_up(rank, kLeafPad);
+  const size_t values = static_cast<size_t>(max_rows_ * width);
   sums_ = {decoder.device(), values, "adapters' activations"};
-  inner_ = {decoder.device(), values * static_cast<size_t>(size_of(type_)),
-            "adapters' activations"};
+  if (is_on_host_)
+    inner_ = {decoder.device(), values * static_cast<size_t>(size_of(type_)),
+              "adapters' activations"};
 }
 
 bool AdapterStep::is_beside(const Matrix& w) const {
-  return std::ranges::any_of(used(), [&](const Used& used) {
-    return used.slot->weights && used.slot->weights->beside(w);
+  return std::ranges::any_of(targets_, [&](int32_t set) {
+    return std::ranges::binary_search(sets_[static_cast<size_t>(set)], w.data);
   });
 }
 
-void AdapterStep::poison(float* hidden, int64_t width) const {
+bool AdapterStep::has_broken() const {
+  return std::ranges::any_of(used(), [](const Used& used) { return !used.slot->weights; });
+}
+
+void AdapterStep::poison(const Decoder& decoder, float* hidden) {
+  if (!has_broken()) return;
+  const int64_t width = decoder.spec.hidden;
+  const size_t bytes = static_cast<size_t>(width) * sizeof(float);
+  if (nan_.size() == 0) {
+    const std::vector<float> row(static_cast<size_t>(width),
+                                 std::numeric_limits<float>::quiet_NaN());
+    nan_ = {decoder.device(), row.size(), "a broken adapter's row"};
+    decoder.device().upload(nan_.data(), row.data(), bytes);
+  }
   for (const Used& used : used())
     for (size_t i = 0; i < (used.slot->weights ? 0 : used.runs.size()); ++i)
-      std::fill_n(hidden + used.runs[i].first * width, used.runs[i].count * width,
-                  std::numeric_limits<float>::quiet_NaN());
+      for (int32_t t = used.runs[i].first; t < used.runs[i].first + used.runs[i].count; ++t)
+        decoder.execution.stream->copy_rows(hidden + t * width, bytes, nan_.data(), bytes, bytes,
+                                            1);
+}
+
+AdapterShape AdapterStep::shape() const {
+  if (is_empty()) return {};
+  return {.tables = tables_.tables(),
+          .targets = targets_,
+          .rank = rank_,
+          .sums = sums_.data(),
+          .pair_products = pair_products_.data(),
+          .added = added_.data()};
+}
+
+// The strides are those of the widest adapter so far, on every rank.
+AdapterParams AdapterStep::params_on_device(const Matrix& w, bool is_shared) const {
+  const int64_t width = (is_shared ? 1 : kMostAdapterTensors) * round_up(rank_, kLeafPad);
+  return {.tables = tables_.beside(w, rank_),
+          .x = {},
+          .sums = sums_.data(),
+          .sums_stride = width,
+          .inner = {}};
 }
 
 AdapterParams AdapterStep::params(const Matrix& w, bool is_shared) {
+  if (!is_on_host_) return params_on_device(w, is_shared);
   groups_.clear();
   int64_t width = 0;
   for (const Used& used : used()) {
@@ -118,17 +204,25 @@ AdapterParams AdapterStep::params(const Matrix& w, bool is_shared) {
           .inner = {inner_.data(), type_, width}};
 }
 
+float* AdapterStep::room(DeviceArray<float>& of, const Decoder& decoder, int64_t rows,
+                         int64_t columns) const {
+  constexpr int64_t kRecordedRows = 256;
+  const auto values = [&](int64_t count) { return static_cast<size_t>(count * columns); };
+  if (of.size() >= values(rows)) return of.data();
+  if (!is_on_host_) {
+    const auto more = static_cast<int64_t>(std::bit_ceil(static_cast<uint64_t>(rows)));
+    rows = std::min<int64_t>(std::max(more, kRecordedRows), max_rows_);
+  }
+  of = {decoder.device(), values(rows), "adapters' activations"};
+  return of.data();
+}
+
 float* AdapterStep::pair_products(const Decoder& decoder, int64_t rows, int64_t columns) {
-  const size_t values = static_cast<size_t>(rows * columns);
-  if (pair_products_.size() < values)
-    pair_products_ = {decoder.device(), values, "adapters' activations"};
-  return pair_products_.data();
+  return room(pair_products_, decoder, rows, columns);
 }
 
 float* AdapterStep::added(const Decoder& decoder, int64_t rows) {
-  const size_t values = static_cast<size_t>(rows * round_up(decoder.spec.hidden, kLeafPad));
-  if (added_.size() < values) added_ = {decoder.device(), values, "adapters' activations"};
-  return added_.data();
+  return room(added_, decoder, rows, round_up(decoder.spec.hidden, kLeafPad));
 }
 
 }  // namespace invar

@@ -5,38 +5,57 @@
 #include <span>
 #include <vector>
 
+#include "model/adapter_tables.h"
 #include "model/adapter_weights.h"
 #include "model/batch.h"
 
 namespace invar {
 
+// A recorded step depends on this of the adapters of its rows.
+struct AdapterShape {
+  AdapterTables tables;
+  std::vector<int32_t> targets;  // AdapterStep, sets of matrices, ascending
+  int64_t rank = 0;
+  const float *sums = nullptr, *pair_products = nullptr, *added = nullptr;
+  bool operator==(const AdapterShape&) const = default;
+};
+
 class AdapterStep {
  public:
+  // Bytes of activations that steps with adapters of this rank take at most on a rank.
+  static int64_t most_bytes(const DecoderSpec& spec, int64_t rows, int64_t rank);
   // Takes in what comes with a batch, and whose rows are whose. An adapter that cannot be read, or
   // is another one than the batch says, leaves its slot broken: its rows become NaN, so that their
   // requests fail and no others.
   void begin(const Decoder& decoder, const Batch& batch, int max_rows);
   // An adapter that is in memory comes into a slot.
-  void put(int32_t slot, int32_t rank, std::shared_ptr<const AdapterWeights> weights);
+  void put(const Decoder& decoder, int32_t slot, int32_t rank,
+           std::shared_ptr<const AdapterWeights> weights);
   // Whether no row has an adapter. It is the same on every rank.
   bool is_empty() const { return used().empty(); }
   // Whether some row's adapter has something for the product of `w` on this rank.
   bool is_beside(const Matrix& w) const;
-  // Rows of broken slots become NaN.
-  void poison(float* hidden, int64_t width) const;
+  // Rows of broken slots become NaN. A step that has some is not recorded.
+  bool has_broken() const;
+  void poison(const Decoder& decoder, float* hidden);
+  // Empty where no row has an adapter.
+  AdapterShape shape() const;
 
   // The addition to a product: see AdapterParams. The memory is good for any of them, in turn.
   // Where ranks share a product's inner size, every rank has the same stride.
   AdapterParams params(const Matrix& w, bool is_shared);
-  // Room for the products of a gated pair: [T][2 * round_up(F, 16)].
+  // Room for the products of a gated pair: [T][columns].
   float* pair_products(const Decoder& decoder, int64_t rows, int64_t columns);
   // Room for what is added to the residual stream.
   float* added(const Decoder& decoder, int64_t rows);
 
  private:
+  // The matrices that an adapter stands beside, ascending. Many adapters have the same ones.
+  using Targets = std::vector<const void*>;
   struct Slot {
     AdapterLoad load;
     std::shared_ptr<const AdapterWeights> weights;  // null: broken
+    int32_t targets = -1;                           // which set
   };
   struct Used {
     const Slot* slot;
@@ -44,8 +63,16 @@ class AdapterStep {
     int64_t rows = 0;
   };
   void load(const Decoder& decoder, const AdapterLoad& load);
+  void fill(const Decoder& decoder, Slot& slot, std::shared_ptr<const AdapterWeights> weights);
   Slot& slot_at(int32_t number);
-  void take_memory(const Decoder& decoder, int max_rows);
+  int32_t set_of(const AdapterWeights& weights);
+  void find_rows(const Batch& batch);
+  void find_targets();
+  void build_tables(const Decoder& decoder, int64_t rows);
+  void take_memory(const Decoder& decoder);
+  AdapterParams params_on_device(const Matrix& w, bool is_shared) const;
+  // Memory for so many rows; on a device for more of them, so that it seldom changes its place.
+  float* room(DeviceArray<float>& of, const Decoder& decoder, int64_t rows, int64_t columns) const;
 
   std::span<const Used> used() const { return std::span(used_).first(num_used_); }
   Used& use(int32_t slot);
@@ -53,11 +80,18 @@ class AdapterStep {
   std::vector<Slot> slots_;
   std::vector<Used> used_;  // by the step, the first ones; the others keep their memory
   size_t num_used_ = 0;
-  std::vector<AdapterGroup> groups_;  // of the last params
+  std::vector<Targets> sets_;
+  std::vector<int32_t> targets_;      // sets of the step, ascending
+  std::vector<AdapterGroup> groups_;  // of the last params; on a host
+  AdapterTableBuilder tables_;        // on a device
+  std::vector<AdapterTableBuilder::RowsOfSlot> rows_of_slots_;
   DeviceArray<float> sums_, pair_products_, added_;
   DeviceArray<std::byte> inner_;
+  DeviceArray<float> nan_;  // a row of a broken slot, on a device
   DType type_ = DType::bf16;
-  int64_t width_ = 0;  // of the widest A
+  bool is_on_host_ = true;
+  int max_rows_ = 0;
+  int64_t rank_ = 0;  // the largest so far
 };
 
 }  // namespace invar

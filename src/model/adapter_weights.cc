@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <span>
 
-#include "base/check.h"
 #include "base/error.h"
 #include "kernels/pack.h"
 #include "model/families/family_source.h"
@@ -93,6 +92,14 @@ std::vector<AdapterModule> adaptable_modules(const DecoderSpec& spec) {
   return modules;
 }
 
+int64_t most_adapter_bytes(const DecoderSpec& spec, DType type, int64_t rank) {
+  int64_t elements = 0;
+  for (const AdapterModule& module : adaptable_modules(spec))
+    elements += Matrix{.n = round_up(rank, kLeafPad), .k = module.inputs}.elements() +
+                Matrix{.n = module.outputs, .k = rank}.elements();
+  return elements * size_of(type);
+}
+
 std::vector<AdapterModule> target_modules(const DecoderSpec& spec,
                                           const std::vector<std::string>& names) {
   std::vector<AdapterModule> modules;
@@ -136,9 +143,12 @@ class AdapterPacker : public TensorVisitor {
     fill();
   }
   void fill() {
+    if (!decoder_.device().is_host()) staged_.resize(out_.memory_.size());
     taken_ = 0;
     fills_ = true;
     visit();
+    if (!staged_.empty())
+      decoder_.device().upload(out_.memory_.data(), staged_.data(), staged_.size());
   }
 
   void vector(const float*&, const std::vector<TensorRow>&, const Each*) override {}
@@ -157,7 +167,7 @@ class AdapterPacker : public TensorVisitor {
         output = inner = 0;
       }
       const PackPlace place =
-          form.is_pair ? PackPlace{static_cast<int64_t>(i) * kPanelWidth, 2} : PackPlace{output};
+          form.is_pair ? column_of_pair(w, static_cast<int64_t>(i)) : PackPlace{output};
       output += rows[i].rows.count;
       const auto found = targets_.find(tensor_name(rows[i], layer_));
       if (found == targets_.end()) continue;
@@ -178,8 +188,7 @@ class AdapterPacker : public TensorVisitor {
   }
 
   Matrix placed(int64_t n, int64_t k) {
-    Matrix w{
-        .type = decoder_.arithmetic.weights, .n = n, .k = k, .layout = decoder_.kernels.weights};
+    Matrix w{.type = decoder_.arithmetic.weights, .n = n, .k = k, .layout = WeightLayout::panels};
     w.data = out_.memory_.data() ? out_.memory_.data() + taken_ : nullptr;
     taken_ += round_up(w.bytes(), 64);
     return w;
@@ -234,6 +243,7 @@ class AdapterPacker : public TensorVisitor {
   void send(const Matrix& w, int64_t column, int64_t width, int64_t count, PackPlace place) {
     const std::byte* from = rows_.data() + bytes_of(w.type, column);
     auto* to = static_cast<std::byte*>(const_cast<void*>(w.data));
+    if (!staged_.empty()) to = staged_.data() + (to - out_.memory_.data());
     pack_rows(w, from, width, 0, count, place, to);
   }
 
@@ -245,10 +255,10 @@ class AdapterPacker : public TensorVisitor {
   int64_t taken_ = 0;
   int layer_ = 0;
   std::vector<std::byte> rows_;
+  std::vector<std::byte> staged_;  // what goes to a device whose memory the host cannot write
 };
 
 AdapterWeights::AdapterWeights(const Decoder& decoder, const PeftAdapter& adapter) {
-  CHECK(decoder.device().is_host(), "adapters are computed on the CPU");
   AdapterPacker(*this, decoder, adapter).pack();
 }
 

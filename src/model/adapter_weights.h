@@ -25,6 +25,9 @@ inline constexpr std::string_view kAllLinear = "all-linear";
 std::vector<AdapterModule> target_modules(const DecoderSpec& spec,
                                           const std::vector<std::string>& names);
 
+// Bytes that one adapter of this rank beside all these matrices takes at most on a rank.
+int64_t most_adapter_bytes(const DecoderSpec& spec, DType type, int64_t rank);
+
 class AdapterWeights {
  public:
   // Reads and packs this rank's share. Throws Error as expect_fits does.
@@ -36,7 +39,7 @@ class AdapterWeights {
     std::vector<AdapterOutputs> outputs;
     std::vector<std::string> modules;  // of each of the outputs
   };
-  // Takes over other numbers of the same modules; the addresses stay.
+  // Takes over other numbers of the same modules; the addresses stay. No step may be under way.
   void reload(const Decoder& decoder, const PeftAdapter& adapter);
 
   // The adapters' product beside a matrix of the decoder's weights, or null.

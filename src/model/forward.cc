@@ -83,7 +83,7 @@ void ForwardPass::take_tokens() {
 void ForwardPass::launch() {
   if (rows_ == 0) return;
   start();
-  ws_.adapters.poison(hidden(), spec_.hidden);
+  ws_.adapters.poison(model_, hidden());
   for (int layer = batch_.layer_begin; layer < layer_end_; ++layer) {
     if (std::ranges::binary_search(batch_.skipped_layers, layer)) continue;
     if (model_.supply) model_.supply->need_layer(layer);
@@ -105,14 +105,16 @@ void ForwardPass::launch(StepGraphs* graphs) {
                   .has_nan_flags = has_nan_flags(),
                   .has_features = !io_.features.empty(),
                   .aux_layers = batch_.aux_layers,
-                  .tables = ws_.tables},
+                  .tables = ws_.tables,
+                  .adapters = ws_.adapters.shape()},
                  *model_.execution.stream, [&] { launch(); });
 }
 
 // On a device, where nobody looks at the operations and nothing but them is waited for.
 bool ForwardPass::can_be_recorded() const {
   return !model_.device().is_host() && rows_ > 0 && rows_ <= StepGraphs::kMostRows &&
-         ranks_can_be_recorded() && !batch_.wants_experts && !io_.trace && !io_.times && !io_.tape;
+         ranks_can_be_recorded() && !batch_.wants_experts && !io_.trace && !io_.times &&
+         !io_.tape && !ws_.adapters.has_broken();
 }
 
 // Where experts are put together the host looks how many rows each rank has.

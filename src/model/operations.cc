@@ -5,7 +5,6 @@
 #include <utility>
 
 #include "base/check.h"
-#include "model/baseline.h"
 
 namespace invar {
 
@@ -83,7 +82,8 @@ void Operations::norm(const float* x, const float* weight, const Activation& out
 void Operations::norm_before(const Matrix& w, const float* x, const float* weight,
                              const Activation& out, const float* bias) {
   const bool joins = at_once_.norms_row && rows_ == 1 && weight && !bias && !tape_ &&
-                     !hooks_.wants_hidden() && std::holds_alternative<std::monostate>(waiting_) &&
+                     !is_adapted(w) && !hooks_.wants_hidden() &&
+                     std::holds_alternative<std::monostate>(waiting_) &&
                      at_once_.norms_row(w, model_.execution);
   if (!joins) return norm(x, weight, out, nullptr, -1, bias);
   late_norm_ = norm_of(x, weight, out, nullptr, -1);
@@ -105,44 +105,6 @@ RmsNormParams Operations::norm_of(const float* x, const float* weight, const Act
           .rows = rows < 0 ? rows_ : rows,
           .width = spec_.hidden,
           .out = out};
-}
-
-Activation Operations::factor(const Activation& x, const Matrix& w, int64_t rows, int split_k) {
-  if (!is_quantised(w.type)) return x;
-  const bool is_int8 = w.type == DType::i8;
-  if (is_int8 && kernels_.makes_integers && kernels_.makes_integers(w, rows, split_k)) return x;
-  Activation out = ws_.quantised;
-  out.type = w.type;
-  out.stride = int8_stride(w.k, kernels_.weights);
-  run("quantise", is_int8 ? kernels_.quantise : kernels_.quantise_fp8,
-      QuantiseParams{.x = x, .rows = rows, .width = w.k, .split_k = split_k, .out = out});
-  return out;
-}
-
-void Operations::run_product(const char* name, MatmulParams params) {
-  if (const auto norm = late_norm(params.x))
-    return run(name, at_once_.normed_matmul, NormedMatmulParams{*norm, params});
-  params.x = factor(params.x, params.w, params.rows, params.split_k);
-  run(name,
-      params.w.type == DType::i8     ? kernels_.int8_matmul
-      : params.w.type == DType::e4m3 ? kernels_.fp8_matmul
-                                     : kernels_.matmul,
-      params);
-}
-
-void Operations::product(const char* name, const Activation& x, const Matrix& w, const float* bias,
-                         int64_t rows, float* y, int64_t y_stride, const Matrix* next) {
-  run_product(name, {.x = x,
-                     .w = w,
-                     .rows = rows,
-                     .split_k = this->split_k(1, w.k),
-                     .bias = bias,
-                     .accumulate = false,
-                     .y = y,
-                     .y_stride = y_stride,
-                     .scratch = ws_.blocks_scratch.data(),
-                     .next = next});
-  if (is_adapted(w)) adapt(x, w, 1, false, y, y_stride);
 }
 
 void Operations::round(const float* x, int64_t width, const Activation& out, const int32_t* rows_of,
@@ -187,114 +149,6 @@ void Operations::add_silu(const float* x) {
       AddSiluParams{.x = x, .count = rows_ * spec_.hidden, .y = ws_.hidden.data()});
 }
 
-void Operations::add_product(const char* name, const Activation& x, const Matrix& w, int split_k,
-                             const float* bias, const float* norm_weight, const Matrix* next,
-                             float* kept) {
-  settle();
-  const bool alone = group_.size() == 1;
-  // Ranks that share an adapter's inner size do so together, whether it is beside this product or
-  // not.
-  const bool adapted = alone ? is_adapted(w) : !ws_.adapters.is_empty();
-  const bool at_once = alone && !norm_weight && spec_.residual_scale == 1 && !adapted;
-  const int64_t stride = norm_weight ? round_up(spec_.hidden, kLeafPad) : spec_.hidden;
-  float* hidden = ws_.hidden.data();
-  float* partial = adapted ? ws_.adapters.added(model_, rows_) : ws_.partial.data();
-  float* product = kept ? kept : partial;
-  const int64_t product_stride = kept ? spec_.hidden : stride;
-  run_product(name, {.x = x,
-                     .w = w,
-                     .rows = rows_,
-                     .split_k = this->split_k(split_k, w.k),
-                     .bias = at_once ? bias : nullptr,
-                     .accumulate = at_once,
-                     .y = at_once ? hidden : product,
-                     .y_stride = at_once ? spec_.hidden : product_stride,
-                     .scratch = ws_.blocks_scratch.data(),
-                     .next = next});
-  if (!alone)
-    timed(times_, "exchange",
-          [&] { group_.tree_all_reduce(partial, rows_ * stride, model_.execution); });
-  if (adapted) {
-    add_bias(product, product_stride, std::exchange(bias, nullptr), spec_.hidden);
-    adapt(x, w, this->split_k(split_k, w.k), true, product, product_stride);
-  }
-  const AddNormParams sum{.x = partial,
-                          .x_stride = stride,
-                          .bias = bias,
-                          .norm = norm_weight,
-                          .eps = spec_.norm_eps,
-                          .rows = rows_,
-                          .width = spec_.hidden,
-                          .y = hidden,
-                          .scale = spec_.residual_scale,
-                          .next = nullptr,
-                          .out = {}};
-  if (!at_once && !kept && kernels_.add_norm && !model_.arithmetic.is_baseline) {
-    waiting_ = sum;
-    if (hooks_.wants_hidden()) settle();
-    return;
-  }
-  if (!at_once) add_now(sum, product, product_stride);
-  round_residual();
-}
-
-void Operations::add_now(const AddNormParams& sum, const float* product, int64_t product_stride) {
-  if (sum.norm)
-    run("norm", kernels_.rms_norm,
-        RmsNormParams{.x = product,
-                      .x_stride = product_stride,
-                      .rows_of = nullptr,
-                      .weight = sum.norm,
-                      .eps = sum.eps,
-                      .rows = sum.rows,
-                      .width = sum.width,
-                      .out = {sum.x, DType::f32, sum.x_stride},
-                      .keeps_pad = true});
-  run("add", kernels_.add,
-      AddParams{.x = sum.x,
-                .x_stride = sum.x_stride,
-                .bias = sum.bias,
-                .rows = sum.rows,
-                .width = sum.width,
-                .y = sum.y,
-                .scale = sum.scale});
-}
-
-void Operations::gated_product(const char* name, GatedMatmulParams params, float* dots) {
-  const DType type = params.gate_up.type;
-  params.scratch = ws_.blocks_scratch.data();
-  if (is_adapted(params.gate_up))
-    return adapted_gated_product(name, params, tape_ ? dots : nullptr);
-  if (const auto norm = late_norm(params.x))
-    return run(name, at_once_.normed_gated_matmul, NormedGatedMatmulParams{*norm, params});
-  params.x = factor(params.x, params.gate_up, rows_, 1);
-  if (is_quantised(type))
-    run(name, type == DType::i8 ? kernels_.int8_gated_matmul : kernels_.fp8_gated_matmul, params);
-  else if (tape_ && dots)
-    run(name, tape_->kernels().gated_matmul, KeptGatedMatmulParams{params, dots});
-  else
-    run(name, kernels_.gated_matmul, params);
-}
-
-void Operations::partial_product(const char* name, const Activation& x, const Matrix& w,
-                                 int split_k, float* y, int64_t y_stride, bool takes_adapters) {
-  run_product(name, {.x = x,
-                     .w = w,
-                     .rows = rows_,
-                     .split_k = this->split_k(split_k, w.k),
-                     .bias = nullptr,
-                     .accumulate = false,
-                     .y = y,
-                     .y_stride = y_stride,
-                     .scratch = ws_.blocks_scratch.data()});
-  const bool alone = group_.size() == 1;
-  if (!alone)
-    timed(times_, "exchange",
-          [&] { group_.tree_all_reduce(y, rows_ * y_stride, model_.execution); });
-  if (takes_adapters && (alone ? is_adapted(w) : !ws_.adapters.is_empty()))
-    adapt(x, w, this->split_k(split_k, w.k), true, y, y_stride);
-}
-
 void Operations::norm_part(const float* x, int64_t stride, int64_t width, const float* weight,
                            const Activation& out, bool keeps_pad) {
   run("norm", kernels_.rms_norm,
@@ -317,22 +171,6 @@ void Operations::round_part(const float* x, int64_t stride, int64_t width, const
                   .rows = rows_,
                   .width = width,
                   .out = out});
-}
-
-void Operations::heads_product(const char* name, const Activation& x, int64_t x_step,
-                               const Matrix& w, float* y) {
-  run(name, kernels_.heads_matmul,
-      HeadsMatmulParams{.each = {.x = x,
-                                 .w = w,
-                                 .rows = rows_,
-                                 .split_k = 1,
-                                 .bias = nullptr,
-                                 .accumulate = false,
-                                 .y = y,
-                                 .y_stride = w.count * w.n,
-                                 .scratch = ws_.blocks_scratch.data()},
-                        .x_step = x_step,
-                        .matmul = kernels_.matmul});
 }
 
 bool Operations::would_overwrite(const CombineParams& sum, const Activation& out, int64_t bytes) {
@@ -365,12 +203,6 @@ const int32_t* Operations::given_experts(int layer) const {
   for (int i = 0; i < layer; ++i)
     before += spec_.layer_specs[static_cast<size_t>(i)].chosen_experts();
   return given_experts_.data() + before * rows_;
-}
-
-int Operations::split_k(int defined, int64_t k) const {
-  const Arithmetic& arithmetic = model_.arithmetic;
-  return arithmetic.is_baseline ? baseline::split_k(rows_, k, arithmetic.baseline_split_k)
-                                : defined;
 }
 
 void Operations::all_gather(const void* mine, int64_t bytes, void* all) {

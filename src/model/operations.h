@@ -7,6 +7,7 @@
 #include <variant>
 
 #include "collectives/group.h"
+#include "kernels/adapters.h"
 #include "kernels/at_once.h"
 #include "kernels/pack.h"
 #include "model/hooks.h"
@@ -121,9 +122,10 @@ class Operations {
   // The sum that ends a row-parallel product, which stands in `product` where a norm is to follow.
   void add_now(const AddNormParams& sum, const float* product, int64_t product_stride);
   // y = y + what the adapters of its rows add to the product of x and w (numerics 2.4), whose
-  // inner size ranks may share out.
-  void adapt(const Activation& x, const Matrix& w, int split_k, bool is_shared, float* y,
-             int64_t y_stride);
+  // inner size ranks may share out: A before that product, beside which a GPU computes it, B
+  // behind it.
+  AdapterParams shrink(const Activation& x, const Matrix& w, int split_k, bool is_shared);
+  void expand(AdapterParams params, bool is_shared, float* y, int64_t y_stride);
   void add_bias(float* x, int64_t x_stride, const float* bias, int64_t width, PackPlace place = {});
   // A tape's memory for the products, or null.
   void adapted_gated_product(const char* name, const GatedMatmulParams& params, float* kept);

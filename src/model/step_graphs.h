@@ -7,6 +7,7 @@
 
 #include "base/function_ref.h"
 #include "device/stream.h"
+#include "model/adapter_step.h"
 #include "model/step_tables.h"
 
 namespace invar {
@@ -21,6 +22,7 @@ struct StepShape {
   bool has_features = false;
   std::vector<int32_t> aux_layers = {};
   StepTables tables;
+  AdapterShape adapters = {};
   bool operator==(const StepShape&) const = default;
 };
 

@@ -23,7 +23,7 @@ TrainedAdapter::TrainedAdapter(const LoraOptions& lora, const ParameterLayout& l
                std::make_unique<ParameterSource>(layout, rounded)),
       weights_(std::make_shared<AdapterWeights>(decoder, adapter_)),
       gradients_(decoder, *weights_, layout, forward.max_rows) {
-  forward.adapters.put(0, static_cast<int32_t>(lora.settings.rank), weights_);
+  forward.adapters.put(decoder, 0, static_cast<int32_t>(lora.settings.rank), weights_);
 }
 
 void TrainedAdapter::publish(const Decoder& decoder, const TrainingKernels& kernels) {

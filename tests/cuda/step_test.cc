@@ -1,5 +1,6 @@
 // Steps on a GPU: one wait, and operations that can be recorded as a CUDA graph; see
 // tests/model/step_test.cc.
+#include "../model/adapter_steps.h"
 #include "../model/step_case.h"
 #include "cuda_check.h"
 
@@ -66,6 +67,15 @@ TEST_F(Step, GraphsGiveTheBitsOfLaunching) {
                 launched.logits(launched.batch(rows, rows)))
           << name_of(order) << " " << rows;
     EXPECT_EQ(graphs.launched(), 5) << name_of(order);
+  }
+}
+
+TEST_F(Step, GraphsAreGoodForOtherAdapters) {
+  for (const Order order : kOrders) {
+    const auto host = make_host_device();
+    ThreadPool pool(1);
+    StepCase expected(*host, cpu(order), &pool), found(gpu(), cuda::kernels(order), nullptr);
+    testing_model::expect_adapters_in_graphs(expected, found);
   }
 }
 

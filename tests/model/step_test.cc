@@ -7,6 +7,7 @@
 #include <numeric>
 #include <vector>
 
+#include "adapter_steps.h"
 #include "base/error.h"
 #include "kernels/select.h"
 #include "model/step_tables.h"
@@ -90,6 +91,10 @@ TEST_P(StepTest, GraphsGiveTheBitsOfLaunching) {
     EXPECT_EQ(found_.logits(found_.batch(rows, rows), &graphs),
               expected_.logits(expected_.batch(rows, rows)));
   EXPECT_EQ(graphs.launched(), 4);
+}
+
+TEST_P(StepTest, GraphsAreGoodForOtherAdapters) {
+  testing_model::expect_adapters_in_graphs(expected_, found_);
 }
 
 // What a shape leaves out would be seen: a graph of other rows gives other logits.

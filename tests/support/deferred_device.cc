@@ -9,6 +9,7 @@
 
 #include "base/error.h"
 #include "device/vacatable.h"
+#include "kernels/adapters.h"
 #include "kernels/sample.h"
 #include "kernels/select.h"
 
@@ -176,6 +177,67 @@ void deferred(const Params& params, const Execution& on) {
   });
 }
 
+// One row with the adapter that a tile's slot has when the work is done.
+class AdaptedRow {
+ public:
+  AdaptedRow(const AdapterParams& params, const AdapterTile& tile, int32_t i)
+      : slot_(params.tables.slots[tile.slot * params.tables.slot_stride]),
+        run_{params.tables.rows[tile.first + i], 1} {
+    int64_t inner = 0;
+    const DType type = params.x.type;
+    for (int32_t j = 0; j < slot_.tensors; ++j) {
+      const AdapterSlot::Tensor& of = slot_.outputs[j];
+      outputs_.push_back({.b = {.data = of.b, .type = type, .n = of.n, .k = of.rank},
+                          .scale = of.scale,
+                          .inner = of.inner,
+                          .output = of.output,
+                          .step = of.step});
+      inner = of.inner + round_up(of.rank, kLeafPad);
+    }
+    group_ = {.a = {.data = slot_.a, .type = type, .n = inner, .k = params.tables.k},
+              .outputs = outputs_.data(),
+              .tensors = slot_.tensors,
+              .runs = &run_,
+              .num_runs = 1,
+              .rows = 1};
+  }
+  AdaptedRow(const AdaptedRow&) = delete;
+  const AdapterGroup& group() const { return group_; }
+  int64_t row() const { return run_.first; }
+
+ private:
+  AdapterSlot slot_;
+  RowRun run_;
+  std::vector<AdapterOutputs> outputs_;
+  AdapterGroup group_;
+};
+
+// By tables, as a GPU.
+template <Order order, bool expands>
+void deferred_adapters(const AdapterParams& params, const Execution& on) {
+  static_cast<DeferredStream*>(on.stream)->put([=] {
+    static const Kernels kernels = select_kernels(order, "scalar");
+    if (!params.tables.slots) return;
+    AdapterParams one = params;
+    one.matmul = kernels.matmul;
+    one.num_groups = 1;
+    for (int32_t i = 0; i < params.tables.num_tiles; ++i)
+      for (int32_t j = 0; j < params.tables.tiles[i].count; ++j) {
+        const AdaptedRow adapted(params, params.tables.tiles[i], j);
+        if (adapted.group().tensors == 0) continue;
+        one.groups = &adapted.group();
+        if (!expands) {
+          kernels.adapter_shrink(one, Execution{});
+          continue;
+        }
+        std::vector<float> inner(static_cast<size_t>((adapted.row() + 1) * params.sums_stride));
+        one.inner = {inner.data(), params.x.type, params.sums_stride};
+        kernels.adapter_round(one, Execution{});
+        kernels.adapter_expand(one, Execution{});
+      }
+  });
+}
+
 template <Order order>
 Kernels table() {
   return {.name = "deferred",
@@ -191,7 +253,11 @@ Kernels table() {
           .add_silu = deferred<order, &Kernels::add_silu, AddSiluParams>,
           .copy_slots = deferred<order, &Kernels::copy_slots, CopySlotsParams>,
           .sample = deferred<order, &Kernels::sample, SampleRowsParams>,
-          .hash_logits = deferred<order, &Kernels::hash_logits, HashLogitsParams>};
+          .hash_logits = deferred<order, &Kernels::hash_logits, HashLogitsParams>,
+          .adapter_shrink = deferred_adapters<order, false>,
+          .adapter_expand = deferred_adapters<order, true>,
+          .add_bias = deferred<order, &Kernels::add_bias, AddBiasParams>,
+          .gate_pairs = deferred<order, &Kernels::gate_pairs, GatePairsParams>};
 }
 
 }  // namespace

@@ -168,7 +168,11 @@ Kernels table() {
           .recurrent_gates = recurrent_gates,
           .recurrent_keys = recurrent_keys,
           .recurrence = recurrence<order>,
-          .gated_norm = gated_norm};
+          .gated_norm = gated_norm,
+          .adapter_shrink = adapter_shrink<order>,
+          .adapter_expand = adapter_expand<order>,
+          .add_bias = add_bias,
+          .gate_pairs = gate_pairs<order>};
 }
 
 }  // namespace

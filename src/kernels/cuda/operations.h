@@ -44,6 +44,14 @@ void recurrent_keys(const RecurrentKeysParams& p, const Execution& on);
 void gated_norm(const GatedNormParams& p, const Execution& on);
 template <Order order>
 void recurrence(const RecurrenceParams& p, const Execution& on);
+// Of low-rank adapters: kernels/adapters.h. What expands rounds, too.
+void add_bias(const AddBiasParams& p, const Execution& on);
+template <Order order>
+void adapter_shrink(const AdapterParams& p, const Execution& on);
+template <Order order>
+void adapter_expand(const AdapterParams& p, const Execution& on);
+template <Order order>
+void gate_pairs(const GatePairsParams& p, const Execution& on);
 // Of each order.
 void hopper_expert_matmul(const ExpertMatmulParams& p, const Execution& on);
 void hopper_experts_of_many_rows(const ExpertMatmulParams& p, const Execution& on);
