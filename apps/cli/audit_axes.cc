@@ -313,7 +313,7 @@ Axis steps_in_flight(const Schedule& base) {
 }
 
 // Beside requests of other adapters and of none, in turn where there is room for one, on ranks and
-// stages, with drafts and with little room.
+// stages, with drafts and with little room; where a GPU computes, on the CPU, too.
 Axis adapters(const Schedule& base, const DecoderSpec& spec) {
   Axis axis{"adapters", {}, false};
   const auto with = [&](std::string label, int neighbours, int count) -> Schedule& {
@@ -335,6 +335,7 @@ Axis adapters(const Schedule& base, const DecoderSpec& spec) {
   with("cached", 7, 2).rounds = 2;
   if (most_ranks(spec) > 1) with("2 ranks", 7, 2).model.ranks = 2;
   if (most_stages(spec) > 1) divide(with("2 stages", 7, 2).model, 1);
+  if (base.model.device != "cpu") with("on the CPU", 7, 2).model.device = "cpu";
   return axis;
 }
 
@@ -373,7 +374,7 @@ std::vector<Axis> make_axes(bool full, const Schedule& base, const DecoderSpec& 
   if (base.model.ranks == 1 && !base.model.is_pipeline()) axes.push_back(steps_in_flight(base));
   axes.push_back(draft_trees(full, base));
   axes.push_back(drafters(full, base, spec));
-  if (!on_gpu && MadeAdapters::exist_for(spec)) axes.push_back(adapters(base, spec));
+  if (MadeAdapters::exist_for(spec)) axes.push_back(adapters(base, spec));
   axes.push_back(rejection(base));
   axes.push_back(all_together(full, base, spec));
   axes.push_back(restart(base));

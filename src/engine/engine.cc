@@ -17,9 +17,6 @@ void expect_adapters(Model& model, const AdapterLimits& limits, Proposer* propos
       limits.most_rank > kMostAdapterRank)
     fail_usage("expected up to {} adapters of rank 1 to {}, found {} of up to {}",
                AdapterLoad::kMostSlots, kMostAdapterRank, limits.most, limits.most_rank);
-  if (!model.device().is_host())
-    fail_usage("adapters are computed on the CPU alone, and the device is {}; use --device cpu",
-               model.options().device);
   if (model.arithmetic().is_baseline || model.arithmetic().chain > 0)
     fail_usage("adapters are not defined in the arithmetic {}; use portable, hopper or pair",
                model.options().arithmetic);
