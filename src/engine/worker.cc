@@ -17,10 +17,6 @@ void expect_gpu_parts(const DecoderSpec& spec, const std::string& device) {
     if (attention && attention->sees_ahead) what = "attention in both directions";
     if (attention && (attention->value_dim > 0 || attention->value_scale != 1))
       what = "attention whose values are not as its keys";
-    if (attention && (attention->head_dim > 0 || attention->shares_keys ||
-                      attention->has_value_norm || attention->keys_are_values))
-      what = "attention with heads of its layer, normed values or keys that layers share";
-    if (layer.find<LayerEndSpec>()) what = "layers that end by a number of their own";
     if (layer.experts() && layer.experts()->weighs_inputs)
       what = "experts whose weights multiply what they read";
     if (what) fail_usage("{} ({}): expected the device cpu, found {}", what, spec.family, device);

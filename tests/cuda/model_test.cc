@@ -127,6 +127,40 @@ TEST_F(ModelOnGpu, LatentAttention) {
     check({.model = directory.path(), .arithmetic = arithmetic});
 }
 
+// Late layers that share keys, with what tokens bring to each layer; heads of 512 and keys that are
+// values; experts beside a dense network. In f32, too, and on several ranks.
+TEST_F(ModelOnGpu, Gemma4) {
+  SpecOverrides small{.hidden = 64,
+                      .layers = 6,
+                      .heads = 4,
+                      .kv_heads = 2,
+                      .head_dim = 32,
+                      .ffn = 64,
+                      .vocab = 512,
+                      .max_positions = 1024};
+  DecoderSpec late = override_spec(preset_spec("tiny"), {.family = "gemma4_text", .layers = 6}),
+              wide = override_spec(preset_spec("gemma-4-31b"), small);
+  small.experts = 8;
+  small.chosen_experts = 2;
+  DecoderSpec with_experts = override_spec(preset_spec("gemma-4-26b-a4b"), small);
+  ThreadPool pool(2);
+  for (DecoderSpec* spec : {&late, &wide, &with_experts}) {
+    for (LayerSpec& layer : spec->layer_specs)
+      if (layer.window() > 0) layer.attention()->window = 24;
+    const TempDirectory directory;
+    make_model(directory.path(), {*spec, {}, {}}, 7, pool);
+    ModelOptions options{.model = directory.path()};
+    for (const char* arithmetic : {"portable", "hopper"}) {
+      options.arithmetic = arithmetic;
+      check(options);
+      ModelOptions ranks = on_gpu(options);
+      ranks.ranks = 2;
+      EXPECT_EQ(hashes(ranks, 40), hashes(options)) << arithmetic << " on 2 ranks";
+    }
+    check({.model = directory.path(), .arithmetic = "portable", .weights = "exact"});
+  }
+}
+
 // The steps of a decoding engine are graphs; without them the bits are the same.
 TEST_F(ModelOnGpu, RecordedSteps) {
   for (const char* arithmetic : {"portable", "hopper"}) {

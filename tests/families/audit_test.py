@@ -6,7 +6,7 @@ import json, pathlib, subprocess, sys, tempfile
 
 ROOT = pathlib.Path(__file__).resolve().parent
 # Families with a part that CPUs alone compute.
-CPU_ONLY = ("llama4_text", "mimo_v2_flash", "gemma4")
+CPU_ONLY = ("llama4_text", "mimo_v2_flash")
 TEXT = "The order of every sum is fixed once, as a small tree that depends on the shape of the model only. " * 5
 
 
