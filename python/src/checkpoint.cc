@@ -6,6 +6,7 @@
 #include "base/error.h"
 #include "engine/model_description.h"
 #include "model/families/family_source.h"
+#include "model/families/trained_source.h"
 #include "model/parts/part.h"
 #include "model/rope_table.h"
 #include "module.h"
