@@ -10,34 +10,13 @@
 #include "collectives/mpi/library.h"
 #include "command.h"
 #include "engine/host_job.h"
+#include "hub_cache.h"
 #include "model/families/presets.h"
 #include "session/hub_names.h"
 
 namespace invar::cli {
 
 namespace {
-
-// A directory of the hub's cache ("models--OWNER--NAME") stands for its snapshot. As a validator of
-// CLI11: changes the word, and returns what is wrong with it.
-std::string open_hub_cache(std::string& word) {
-  namespace fs = std::filesystem;
-  std::error_code ignored;
-  const fs::path snapshots = fs::path(word) / "snapshots", main = fs::path(word) / "refs" / "main";
-  if (!fs::is_directory(snapshots, ignored)) return {};
-  std::vector<fs::path> found;
-  for (const auto& entry : fs::directory_iterator(snapshots, ignored))
-    found.push_back(entry.path());
-  if (fs::exists(main, ignored)) {
-    std::string name = read_whole_file(main.string(), 1 << 10);
-    while (name.ends_with('\n')) name.pop_back();
-    found = {snapshots / name};
-  }
-  if (found.size() != 1)
-    return fmt::format("expected one snapshot in {}, or refs/main beside it, found {}",
-                       snapshots.string(), found.size());
-  word = found[0].string();
-  return {};
-}
 
 // More threads than these only wait for each other, and some thousands take the machine down.
 std::string bound_threads(std::string& word) {
@@ -149,6 +128,26 @@ void add_placement_flags(CLI::App& command, ModelOptions& o) {
 }
 
 }  // namespace
+
+std::string open_hub_cache(std::string& word) {
+  namespace fs = std::filesystem;
+  std::error_code ignored;
+  const fs::path snapshots = fs::path(word) / "snapshots", main = fs::path(word) / "refs" / "main";
+  if (!fs::is_directory(snapshots, ignored)) return {};
+  std::vector<fs::path> found;
+  for (const auto& entry : fs::directory_iterator(snapshots, ignored))
+    found.push_back(entry.path());
+  if (fs::exists(main, ignored)) {
+    std::string name = read_whole_file(main.string(), 1 << 10);
+    while (name.ends_with('\n')) name.pop_back();
+    found = {snapshots / name};
+  }
+  if (found.size() != 1)
+    return fmt::format("expected one snapshot in {}, or refs/main beside it, found {}",
+                       snapshots.string(), found.size());
+  word = found[0].string();
+  return {};
+}
 
 void add_ignored_config_keys(CLI::App& command, std::vector<std::string>& keys,
                              std::string_view and_then) {

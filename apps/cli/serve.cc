@@ -9,6 +9,7 @@
 #include "engine_processes.h"
 #include "scheduler/policies.h"
 #include "serve_flags.h"
+#include "serve_models.h"
 #include "served.h"
 #include "server/lab.h"
 #include "server/replicas.h"
@@ -223,16 +224,34 @@ void refuse_beside_rejection(const ServeFlags& flags) {
   server::serve_engine(flags.engine_files.first, local.backend);
 }
 
+// The one that is named, if one is.
+void take_model(ServeFlags& flags) {
+  if (flags.models.size() != 1) return;
+  const ModelWord word = model_word(flags.models.front());
+  flags.model.options.model = word.model;
+  if (flags.names.empty()) flags.names = word.names;
+}
+
+void say_address(const ServeFlags& flags, int port) {
+  const server::HttpOptions& http = flags.server.http;
+  fmt::print("{}://{}:{}\n", http.certificate_file.empty() ? "http" : "https", http.host, port);
+  std::fflush(stdout);
+}
+
 int run_serve(ServeFlags flags) {
   const bool is_engine_process = flags.engine_files.first >= 0;
   std::optional<server::SignOfLife> alive;
   if (is_engine_process) alive.emplace(flags.engine_files.second);
   give_back_large_pieces();
+  const bool is_behind_front = flags.front_files.first >= 0 && !is_engine_process;
+  if (is_behind_front) take_front(flags);
+  take_model(flags);
   const bool is_named = !flags.model.options.model.empty();
   refuse_beside_rejection(flags);
   set_server_options(flags);
   set_reach(flags);
   if (!is_engine_process) server::HttpServer::expect_free(flags.server.http);
+  if (flags.models.size() > 1) return serve_models(flags);
   const ModelOptions options = resolved(flags.model);
   if (flags.names.empty())
     flags.names = {is_named ? flags.model.options.model
@@ -260,10 +279,7 @@ int run_serve(ServeFlags flags) {
   server::Server server(flags.server, served.model(), backend, journal.get());
   fmt::print(stderr, "{} as {} on {}\n", backend.facts().identity, flags.names.front(),
              backend.facts().instruction_set);
-  const server::HttpOptions& http = flags.server.http;
-  fmt::print("{}://{}:{}\n", http.certificate_file.empty() ? "http" : "https", http.host,
-             server.port());
-  std::fflush(stdout);
+  is_behind_front ? tell_front(flags, server.port()) : say_address(flags, server.port());
   if (local) seat_server(local->instance);
   try {
     server.run();
@@ -286,6 +302,7 @@ void add_serve(CLI::App& app, Action& action) {
   add_serve_flags(*command, *flags);
   command->callback([&action, flags, command] {
     if (command->count("--max-num-batched-tokens") > 0) flags->target_tbt_ms = 0;
+    if (flags->models.size() > 1) flags->passed = passed_options(*command);
     action = [flags] { return run_serve(*flags); };
   });
 }

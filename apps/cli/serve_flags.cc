@@ -10,6 +10,7 @@
 #include "foreign_flags.h"
 #include "frontend/request_limits.h"
 #include "help_format.h"
+#include "hub_cache.h"
 #include "trainer_flags.h"
 
 namespace invar::cli {
@@ -229,6 +230,32 @@ void add_adapter_flags(CLI::App& command, ServeFlags& flags) {
       ->capture_default_str();
 }
 
+// One model or several, where other commands have one.
+void add_models(CLI::App& command, ServeFlags& flags) {
+  command.remove_option(command.get_option("MODEL"));
+  command
+      .add_option("MODEL", flags.models,
+                  "A model, as for the other commands: a Hugging Face directory, a GGUF file, one "
+                  "that invar pull has fetched (OWNER/NAME, or OWNER/NAME:QUANT), or with "
+                  "--load-format dummy:SEED a preset's name. Default: the bundled model. Several "
+                  "are loaded when a request names them, each NAME=MODEL or "
+                  "NAME,OTHER-NAME,PATTERN*=MODEL")
+      ->transform(CLI::Validator(open_hub_cache, ""));
+  command
+      .add_option("--models-memory", flags.models_gib,
+                  "With several models: memory in GiB for those that are loaded; the one that was "
+                  "asked for least recently makes room (default: four fifths of what is free)")
+      ->check(CLI::Range(0.0, 1e6))
+      ->capture_default_str();
+  command
+      .add_option("--models-max", flags.models_max,
+                  "With several models: most that are loaded at the same time; 0 is as many as "
+                  "fit, on a GPU without --models-memory one")
+      ->check(CLI::Range(0, 1024))
+      ->capture_default_str();
+  command.add_option("--front-files", flags.front_files)->group("");
+}
+
 // How engines run.
 void add_serving_flags(CLI::App& command, ServeFlags& flags) {
   command
@@ -313,6 +340,7 @@ void add_serve_flags(CLI::App& command, ServeFlags& flags) {
   flags.engine.options.scheduler.max_num_seqs = 256;  // vLLM's server
   flags.engine.options.scheduler.max_num_batched_tokens = 2048;
   add_model_flags(command, flags.model);
+  add_models(command, flags);
   add_engine_flags(command, flags.engine);
   add_client_flags(command, flags);
   add_limit_flags(command, flags);

@@ -13,6 +13,11 @@ namespace invar::cli {
 constexpr int kMostLogprobs = 1024;  // that a request may be let ask for
 
 struct ServeFlags {
+  std::vector<std::string> models;  // MODEL and NAME=MODEL (serve_models.h)
+  double models_gib = 0;            // of memory for several; 0: most of what is free
+  int models_max = 0;               // that are loaded at the same time; 0: as many as fit
+  std::vector<std::string> passed;  // options for the process of each of several models
+  std::pair<int, int> front_files = {-1, -1};  // of such a process: its orders, its log
   ModelFlags model;
   EngineFlags engine;
   server::ServerOptions server;

@@ -51,7 +51,8 @@ SamplingParams sampling_defaults(const ServeFlags& flags, const ModelOptions& mo
   return params;
 }
 
-// The facts of the model that clients are shown; its weights are not read.
+}  // namespace
+
 server::ModelCard card_of(const ModelOptions& options) {
   const ModelConfig config = read_model_config(options);
   const ModelSize size = size_of(*open_weights(options, config));
@@ -66,8 +67,6 @@ server::ModelCard card_of(const ModelOptions& options) {
           .heads = spec.heads,
           .kv_heads = spec.kv_heads};
 }
-
-}  // namespace
 
 Served::Served(const ServeFlags& flags, const ModelOptions& options, const Tokenizer& tokenizer) {
   model_.names = flags.names;

@@ -7,6 +7,9 @@
 
 namespace invar::cli {
 
+// The facts of the model that clients are shown; its weights are not read.
+server::ModelCard card_of(const ModelOptions& options);
+
 // The answers about the model, and the parts of its files that they need.
 class Served {
  public:

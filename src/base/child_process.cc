@@ -19,12 +19,13 @@ namespace {
 
 // Between fork and exec: only what a signal handler may call. `sockets` ascend.
 [[noreturn]] void become(char* const* arguments, std::span<const int> sockets,
-                         const cpu_set_t* cores, pid_t parent) {
+                         const cpu_set_t* cores, bool own_group, pid_t parent) {
   ::prctl(PR_SET_PDEATHSIG, SIGKILL);
   if (::getppid() != parent) ::_exit(1);  // it ended before the line above
   ::signal(SIGINT, SIG_IGN);
   ::signal(SIGTERM, SIG_IGN);
   ignore_signals_of_others();
+  if (own_group) ::setpgid(0, 0);
   sigset_t none;
   ::sigemptyset(&none);
   ::pthread_sigmask(SIG_SETMASK, &none, nullptr);
@@ -51,7 +52,7 @@ pid_t start(const ChildProcess& child) {
   std::vector<int> sockets(child.sockets.begin(), child.sockets.end());
   std::ranges::sort(sockets);
   const pid_t self = ::getpid(), process = ::fork();
-  if (process == 0) become(arguments.data(), sockets, child.cores, self);
+  if (process == 0) become(arguments.data(), sockets, child.cores, child.own_group, self);
   if (process < 0) fail("the system gives no process for {}: {}", words[0], std::strerror(errno));
   return process;
 }

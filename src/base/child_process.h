@@ -15,6 +15,8 @@ struct ChildProcess {
   // standard ones: else it would hold clients' connections.
   std::span<const int> sockets;
   const cpu_set_t* cores = nullptr;  // that it may run on; null: those of the calling thread
+  // A process group of its own: not even one that heeds them gets what a terminal sends.
+  bool own_group = false;
 };
 
 // Its id. It ignores what a terminal sends to both, ^C for one: this process decides when to end;

@@ -2,12 +2,12 @@
 
 #include <malloc.h>
 
-#include <charconv>
 #include <ctime>
 
 #include "base/ends.h"
 #include "base/error.h"
 #include "errors.h"
+#include "request_rules.h"
 #include "routes.h"
 
 namespace invar::server {
@@ -63,6 +63,7 @@ void Server::run() {
     });
   if (batches_) batches_->resume();
   http_.on_readable(signals_.file(), [this] { stop(); });
+  if (options_.stop_file >= 0) http_.on_readable(options_.stop_file, [this] { stop(); });
   http_.run();
   if (!engine_failure_.empty()) throw EngineFailed(engine_failure_);
 }
@@ -78,33 +79,19 @@ void Server::stop() {
 Passage Server::gate(const HttpRequest& request) {
   HttpReply reply;
   try {
-    if (const Route* route = find_route(request, reply))
+    if (const Route* route = find_route(options_, request, reply))
       return {.refusal = std::nullopt, .max_body_bytes = most_body(*route)};
   } catch (const ApiError& error) {
     reply = error_reply(error, request.path);
   }
   ++streams_.metrics.refused[reply.status];
-  std::ranges::move(common_headers(request), std::back_inserter(reply.headers));
+  std::ranges::move(headers_of(options_, request), std::back_inserter(reply.headers));
   return {.refusal = std::move(reply)};
-}
-
-// The client's own id of the request, or a new one, for logs on both sides; and what a browser
-// asks.
-Headers Server::common_headers(const HttpRequest& request) const {
-  constexpr size_t kLongest = 128;
-  const std::string* given = request.header("x-request-id");
-  const bool is_fine = given && !given->empty() && given->size() <= kLongest &&
-                       std::ranges::all_of(*given, [](char c) { return c > ' ' && c < 0x7f; });
-  const std::string id = is_fine ? *given : random_id("req_");
-  Headers headers = allowed_origin(request);
-  headers.emplace_back("X-Request-Id", id);
-  if (request.path.starts_with("/v1/messages")) headers.emplace_back("Request-Id", id);
-  return headers;
 }
 
 void Server::handle(const std::shared_ptr<Exchange>& exchange) {
   try {
-    exchange->more_headers = common_headers(exchange->request);
+    exchange->more_headers = headers_of(options_, exchange->request);
     set_deadline(exchange);
     route(exchange);
   } catch (const ApiError& error) {
@@ -119,21 +106,10 @@ void Server::refuse(Exchange& exchange, const ApiError& error) {
   exchange.reply(error_reply(error, exchange.request.path));
 }
 
-// X-Request-Timeout: seconds from the request's arrival, within what the server allows.
 void Server::set_deadline(const std::shared_ptr<Exchange>& exchange) {
-  auto time = std::chrono::duration<double>(options_.request_timeout);
-  if (const std::string* header = exchange->request.header("x-request-timeout")) {
-    double seconds = 0;
-    const char* end = header->data() + header->size();
-    const auto read = std::from_chars(header->data(), end, seconds);
-    if (read.ec != std::errc() || read.ptr != end || !(seconds > 0 && seconds <= 1e9))
-      throw ApiError{400, fmt::format("expected X-Request-Timeout in seconds, above 0, found {}",
-                                      json::quoted(*header))};
-    if (time.count() == 0 || seconds < time.count()) time = decltype(time)(seconds);
-  }
-  if (time.count() == 0) return;
-  const auto at = exchange->arrival + std::chrono::duration_cast<Clock::duration>(time);
-  exchange->deadline = http_.at(at, [this, weak = std::weak_ptr(exchange)] {
+  const auto time = time_limit(options_, exchange->request);
+  if (!time) return;
+  exchange->deadline = http_.at(exchange->arrival + *time, [this, weak = std::weak_ptr(exchange)] {
     const auto late = weak.lock();
     if (!late) return;
     if (late->on_deadline) return late->on_deadline();
@@ -143,7 +119,7 @@ void Server::set_deadline(const std::shared_ptr<Exchange>& exchange) {
 
 void Server::route(const std::shared_ptr<Exchange>& exchange) {
   HttpReply otherwise;
-  if (const Route* route = find_route(exchange->request, otherwise)) {
+  if (const Route* route = find_route(options_, exchange->request, otherwise)) {
     check_body(*route, exchange->request);
     return (this->*route->endpoint)(exchange);
   }
@@ -151,8 +127,16 @@ void Server::route(const std::shared_ptr<Exchange>& exchange) {
   exchange->reply(std::move(otherwise));
 }
 
-const Server::Route* Server::find_route(const HttpRequest& request, HttpReply& otherwise) const {
-  check_page(request);
+const Door* Server::find_door(const ServerOptions& options, const HttpRequest& request,
+                              HttpReply& otherwise) {
+  const Route* route = find_route(options, request, otherwise);
+  return route ? &route->door : nullptr;
+}
+
+const Server::Route* Server::find_route(const ServerOptions& options, const HttpRequest& request,
+                                        HttpReply& otherwise) {
+  check_page(options, request);
+  check_front(options, request);
   std::string allowed;
   for (const auto* table : {&routes(), &trainer_routes(), &tool_routes()})
     for (const Route& route : *table) {
@@ -162,7 +146,7 @@ const Server::Route* Server::find_route(const HttpRequest& request, HttpReply& o
         allowed += allowed.empty() ? route.method : std::string(", ") + route.method;
         continue;
       }
-      options_.keys.check(route.key, request);
+      options.keys.check(route.key, request);
       return &route;
     }
   if (allowed.empty())

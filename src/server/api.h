@@ -48,9 +48,14 @@ struct ServerOptions {
   std::string batch_file;                        // of BatchStore, beside the journal; empty: none
   std::string weight_spool;                      // WeightSpool::Options
   size_t max_update_bytes = size_t{64} << 30;
+  // A server before this one (models_front.h) shows the secret with each request, and makes the
+  // file readable when this server is to end; empty and -1: clients ask this server themselves.
+  std::string front_secret;
+  int stop_file = -1;
   Lab* lab = nullptr;  // --lab: clients may change the engine; outlives the server
 };
 
+struct Door;
 struct DoorRow;
 
 class Server {
@@ -62,6 +67,12 @@ class Server {
   int port() const { return http_.port(); }
   // All doors and their routes, as docs/limits.md has them (routes.h).
   static std::vector<DoorRow> doors();
+  // The door that a request stands at and may take, of a server with these options; or null, and
+  // the reply to one that has none. Throws ApiError.
+  static const Door* find_door(const ServerOptions& options, const HttpRequest& request,
+                               HttpReply& otherwise);
+  // The reply to GET /, /docs, /openapi.json and /page/NAME. Throws ApiError.
+  static HttpReply page_at(const std::string& path);
   // Serves until SIGTERM or SIGINT, then until every answer is sent. Throws EngineFailed when the
   // engine fails, after every answer has ended with an error.
   void run();
@@ -80,18 +91,13 @@ class Server {
   void route(const std::shared_ptr<Exchange>& exchange);
   // The route that the request asks for and may take, or the reply to one that has none. Throws
   // ApiError.
-  const Route* find_route(const HttpRequest& request, HttpReply& otherwise) const;
+  static const Route* find_route(const ServerOptions& options, const HttpRequest& request,
+                                 HttpReply& otherwise);
   // Bytes of the largest body that a route takes.
   size_t most_body(const Route& route) const;
   // Throws ApiError for a body that is larger.
   void check_body(const Route& route, const HttpRequest& request) const;
   void set_deadline(const std::shared_ptr<Exchange>& exchange);
-  Headers common_headers(const HttpRequest& request) const;
-  // Headers that a browser needs before it shows the answer to a page of another origin.
-  Headers allowed_origin(const HttpRequest& request) const;
-  // Without keys: throws ApiError for a page of another origin, and for one that reached the server
-  // by a name of its own (DNS rebinding).
-  void check_page(const HttpRequest& request) const;
   void refuse(Exchange& exchange, const ApiError& error);
   // The task in which a request's body is read; one that may take long for other reasons.
   FairPool::Task reading(const HttpRequest& request) const;

@@ -106,6 +106,10 @@ int HttpServer::port() const {
   return impl_->acceptor.local_endpoint().port();
 }
 
+asio::io_context& HttpServer::loop() {
+  return impl_->io;
+}
+
 void HttpServer::run() {
   asio::co_spawn(impl_->io, impl_->accept(), asio::detached);
   impl_->io.run();

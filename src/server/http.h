@@ -12,6 +12,10 @@
 #include <utility>
 #include <vector>
 
+namespace boost::asio {
+class io_context;
+}
+
 namespace invar::server {
 
 using Headers = std::vector<std::pair<std::string, std::string>>;
@@ -113,6 +117,9 @@ class HttpServer {
   static void expect_free(const HttpOptions& options);
 
   int port() const;
+  // The loop of the serving thread, for whoever asks other servers from there; `run` ends when it
+  // has nothing to wait for.
+  boost::asio::io_context& loop();
   // Serves until `stop`, then until every answer that has begun is sent.
   void run();
   // Runs `task` on the serving thread. Safe from every thread. A task that throws, as one of the

@@ -2,27 +2,9 @@
 #include "api.h"
 #include "base/ends.h"
 #include "base/error.h"
+#include "query.h"
 
 namespace invar::server {
-
-namespace {
-
-// A path's segments as they were before a client escaped them: "org%2Fname" is "org/name".
-std::string unescaped(std::string_view path) {
-  const auto digit = [](char c) {
-    return c >= '0' && c <= '9' ? c - '0' : (c | 32) >= 'a' && (c | 32) <= 'f' ? (c | 32) - 87 : -1;
-  };
-  std::string text;
-  for (size_t i = 0; i < path.size(); ++i) {
-    const bool escapes =
-        path[i] == '%' && i + 2 < path.size() && digit(path[i + 1]) >= 0 && digit(path[i + 2]) >= 0;
-    text += escapes ? static_cast<char>(digit(path[i + 1]) * 16 + digit(path[i + 2])) : path[i];
-    if (escapes) i += 2;
-  }
-  return text;
-}
-
-}  // namespace
 
 void Server::health(std::shared_ptr<Exchange> exchange) {
   exchange->reply({.type = "text/plain"});

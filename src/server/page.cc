@@ -40,8 +40,7 @@ const PageFile* find_file(std::string_view name) {
 
 }  // namespace
 
-void Server::page(std::shared_ptr<Exchange> exchange) {
-  const std::string& path = exchange->request.path;
+HttpReply Server::page_at(const std::string& path) {
   const PageFile* file = find_file(name_at(path));
   if (!file) throw ApiError{404, "there is nothing at " + json::quoted(path)};
   HttpReply reply{.type = type_of(file->name),
@@ -52,7 +51,11 @@ void Server::page(std::shared_ptr<Exchange> exchange) {
                               {"X-DNS-Prefetch-Control", "off"},
                               {"Cache-Control", "no-cache"}}};
   reply.body = file->bytes;
-  exchange->reply(std::move(reply));
+  return reply;
+}
+
+void Server::page(std::shared_ptr<Exchange> exchange) {
+  exchange->reply(page_at(exchange->request.path));
 }
 
 }  // namespace invar::server
