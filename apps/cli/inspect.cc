@@ -9,7 +9,7 @@
 #include "engine/model_size.h"
 #include "engine/specification.h"
 #include "kv/sequence_store.h"
-#include "session/open.h"
+#include "session/sampling_defaults.h"
 
 namespace invar::cli {
 
@@ -71,12 +71,14 @@ void describe_memory(const ModelDescription& model, const ModelSize& size,
 }
 
 void describe_sampling(const ModelOptions& options, json::Value& v) {
-  const SamplingParams p = open_sampling_defaults(options);
+  const SamplingDefaults defaults = find_sampling_defaults(options);
+  const SamplingParams& p = defaults.params;
   v.set("sampling", json::Object{{"temperature", p.temperature},
                                  {"top_k", p.top_k},
                                  {"top_p", p.top_p},
                                  {"min_p", p.min_p},
                                  {"repetition_penalty", p.repetition_penalty}});
+  v.set("sampling_from", defaults.from);
 }
 
 json::Value describe(const InspectFlags& flags) {

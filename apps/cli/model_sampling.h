@@ -14,7 +14,7 @@ namespace invar::cli {
 // The options of `command` that the user named.
 std::set<std::string> named_options(const CLI::App& command);
 
-// `params` with what the model's generation_config.json says where the user named nothing, as the
+// `params` with the model's sampling defaults (session/open.h) where the user named nothing, as the
 // server has it.
 SamplingParams with_model_sampling(SamplingParams params, const std::set<std::string>& named,
                                    const ModelOptions& model);

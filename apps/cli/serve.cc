@@ -200,6 +200,17 @@ void say_what_is_loaded(const server::ModelCard& card, const ModelOptions& optio
              static_cast<double>(card.bytes) / (1 << 30), card.weights, options.device);
 }
 
+// The log says which values hold where a request is silent and the model's files are, too.
+void say_sampling(const server::ServedModel& model) {
+  if (!model.defaults_from.starts_with("the family")) return;
+  const SamplingParams& p = model.defaults;
+  fmt::print(stderr,
+             "requests that do not say it have temperature {}, top_p {}, top_k {}, min_p {} and "
+             "repetition_penalty {}, as is recommended for {}; --generation-config vllm turns it "
+             "off\n",
+             p.temperature, p.top_p, p.top_k, p.min_p, p.repetition_penalty, model.defaults_from);
+}
+
 // Answers that are computed again must depend on the request alone.
 void refuse_beside_rejection(const ServeFlags& flags) {
   if (!config_of(flags.engine.speculation).rejection) return;
@@ -263,6 +274,7 @@ int run_serve(ServeFlags flags) {
   if (is_engine_process) run_engine_process(flags, tokenizer);
   const Served served(flags, options, tokenizer);
   say_what_is_loaded(served.model().card, options);
+  say_sampling(served.model());
   std::optional<Local> local;
   std::unique_ptr<server::Backend> apart;
   std::unique_ptr<server::LabBackend> lab;

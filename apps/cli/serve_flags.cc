@@ -189,8 +189,10 @@ void add_answer_flags(CLI::App& command, ServeFlags& flags) {
                   "deepseek_r1, mistral, gpt_oss or none, which leaves them in the text")
       ->capture_default_str();
   command
-      .add_option("--generation-config", flags.generation_config,
-                  "Sampling defaults: auto (the model's generation_config.json) or vllm (vLLM's)")
+      .add_option(
+          "--generation-config", flags.generation_config,
+          "Sampling defaults: auto (the model's generation_config.json or GGUF metadata; where "
+          "there is neither, those that its family's publisher recommends) or vllm (vLLM's)")
       ->capture_default_str();
   add_default_sampling(command, flags);
   command.add_option("--chat-template", flags.template_file,

@@ -6,6 +6,7 @@
 #include "engine/model_size.h"
 #include "frontend/body_fields.h"
 #include "session/adapter.h"
+#include "session/sampling_defaults.h"
 #include "session/verify.h"
 #include "weights/gguf.h"
 
@@ -29,18 +30,19 @@ void check_formats(const server::ServedModel& model) {
         model.thought_format == ThoughtFormat::none ? "none" : style_of(model.thought_format).name);
 }
 
-// The values that requests leave open: the model's generation_config.json, or with "vllm" vLLM's.
-SamplingParams model_defaults(const ServeFlags& flags, const ModelOptions& model) {
-  if (flags.generation_config == "vllm") return {};
+// The values that requests leave open: the model's or its family's, or with "vllm" vLLM's.
+SamplingDefaults model_defaults(const ServeFlags& flags, const ModelOptions& model) {
+  if (flags.generation_config == "vllm") return {{}, "vllm"};
   if (flags.generation_config != "auto")
     fail_usage("expected a generation-config of auto or vllm, found \"{}\"",
                flags.generation_config);
-  return open_sampling_defaults(model);
+  return find_sampling_defaults(model);
 }
 
 // The same with what the flags say; throws UsageError for what no request may say.
-SamplingParams sampling_defaults(const ServeFlags& flags, const ModelOptions& model) {
-  SamplingParams params = model_defaults(flags, model);
+SamplingDefaults sampling_defaults(const ServeFlags& flags, const ModelOptions& model) {
+  SamplingDefaults defaults = model_defaults(flags, model);
+  SamplingParams& params = defaults.params;
   const BodyFields fields(flags.sampling);
   fields.read_number("temperature", params.temperature);
   fields.read_integer("top_k", params.top_k, -1);
@@ -48,7 +50,8 @@ SamplingParams sampling_defaults(const ServeFlags& flags, const ModelOptions& mo
   fields.read_number("min_p", params.min_p);
   fields.read_number("repetition_penalty", params.repetition_penalty);
   checked(params, INT32_MAX);
-  return params;
+  if (!flags.sampling.as_object().empty()) defaults.from += ", and flags";
+  return defaults;
 }
 
 }  // namespace
@@ -73,7 +76,9 @@ Served::Served(const ServeFlags& flags, const ModelOptions& options, const Token
   model_.card = card_of(options);
   model_.tokenizer = &tokenizer;
   if (options.load_format == "auto") model_.directory = options.model;
-  model_.defaults = sampling_defaults(flags, options);
+  const SamplingDefaults defaults = sampling_defaults(flags, options);
+  model_.defaults = defaults.params;
+  model_.defaults_from = defaults.from;
   model_.defaults.logprobs_mode = logprobs_mode_of(flags.logprobs_mode);
   model_.numbers = open_number_form(options);
   model_.max_logprobs = flags.max_logprobs < 0 ? kMostLogprobs : flags.max_logprobs;

@@ -31,6 +31,7 @@ struct ServedModel {
   ThoughtFormat thought_format = ThoughtFormat::none;  // and thoughts
   const ThoughtSeal* seal = nullptr;  // of thoughts that clients keep; null: they keep none
   SamplingParams defaults;            // of what a request does not say
+  std::string defaults_from;          // who says them: SamplingDefaults::from, flags
   NumberForm numbers;                 // of vectors and relevance
   int32_t max_logprobs = 20;          // of a position, vLLM's
   bool clamps_length = false;         // of any endpoint: see openai::Context

@@ -213,6 +213,7 @@ class Server {
   void lend_lab(std::chrono::seconds time);
 
   json::Value model_object(const std::string& name) const;
+  json::Value sampling_object() const;
   json::Value adapter_object(const RequestAdapter& adapter) const;
   // Throws ApiError where the server has none.
   ServedAdapters& expect_adapters() const;

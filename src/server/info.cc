@@ -25,6 +25,17 @@ void Server::metrics(std::shared_ptr<Exchange> exchange) {
                                                  http_.counts().connections, streams_.size())});
 }
 
+// Sampling parameters that requests leave open.
+json::Value Server::sampling_object() const {
+  const SamplingParams& p = model_.defaults;
+  return json::Object{{"temperature", p.temperature},
+                      {"top_p", p.top_p},
+                      {"top_k", p.top_k},
+                      {"min_p", p.min_p},
+                      {"repetition_penalty", p.repetition_penalty},
+                      {"from", model_.defaults_from}};
+}
+
 json::Value Server::model_object(const std::string& name) const {
   const std::vector<std::string> capabilities = capabilities_of(model_);
   return json::Object{{"id", name},
@@ -34,6 +45,7 @@ json::Value Server::model_object(const std::string& name) const {
                       {"root", first_of(model_.names)},
                       {"capabilities", json::Array(capabilities.begin(), capabilities.end())},
                       {"system_fingerprint", admission_.fingerprint()},
+                      {"sampling", sampling_object()},
                       {"meta", json::Object{{"n_params", model_.card.parameters},
                                             {"size", model_.card.bytes},
                                             {"family", model_.card.family},

@@ -9,6 +9,8 @@
 
 #include "base/input_file.h"
 #include "model/families/presets.h"
+#include "model/families/said_sampling.h"
+#include "session/sampling_defaults.h"
 #include "tokenizer/make_tokenizer.h"
 #include "weights/ends_of_turns.h"
 #include "weights/gguf.h"
@@ -97,20 +99,25 @@ ChatTemplate open_chat_template(const ModelOptions& o, const std::string& file) 
   return ChatTemplate::from_texts(texts, o.model);
 }
 
-SamplingParams open_sampling_defaults(const ModelOptions& o) {
+SamplingParams open_sampling_defaults(const ModelOptions& options) {
+  return find_sampling_defaults(options).params;
+}
+
+SamplingDefaults find_sampling_defaults(const ModelOptions& o) {
+  if (o.load_format != "auto") return {{}, "none"};
+  const SaidSampling said =
+      said_sampling(open_hf_directory(o.model), read_model_config(o).spec.family);
   SamplingParams params;
-  if (o.load_format != "auto") return params;
-  const json::Value config = open_hf_directory(o.model).generation_config;
   const auto read = [&](const char* name, double& value) {
-    if (const json::Value* v = config.find(name); v && v->is_number()) value = v->as_number();
+    if (const json::Value* v = said.config.find(name); v && v->is_number()) value = v->as_number();
   };
   read("temperature", params.temperature);
   read("top_p", params.top_p);
   read("min_p", params.min_p);
   read("repetition_penalty", params.repetition_penalty);
-  if (const json::Value* v = config.find("top_k"); v && v->to_integer())
+  if (const json::Value* v = said.config.find("top_k"); v && v->to_integer())
     params.top_k = static_cast<int32_t>(v->as_integer());
-  return params;
+  return {params, said.from};
 }
 
 namespace {

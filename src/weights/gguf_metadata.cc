@@ -167,6 +167,18 @@ std::vector<GgufKey> gguf_tokenizer_keys(const std::map<std::string, std::string
   return keys;
 }
 
+std::vector<GgufKey> gguf_sampling_keys(const json::Value& generation_config) {
+  if (generation_config.is_null()) return {};
+  const auto said = [&](const char* name, double otherwise) {
+    const json::Value* value = generation_config.find(name);
+    return value && value->is_number() ? value->as_number() : otherwise;
+  };
+  return {{"general.sampling.temp", said("temperature", 1), GgufKey::Number::f32},
+          {"general.sampling.top_k", static_cast<int64_t>(said("top_k", 0)), GgufKey::Number::i32},
+          {"general.sampling.top_p", said("top_p", 1), GgufKey::Number::f32},
+          {"general.sampling.min_p", said("min_p", 0), GgufKey::Number::f32}};
+}
+
 namespace {
 
 // Adds the scaling of positions, as far as keys say it; the rest is found when the file is read

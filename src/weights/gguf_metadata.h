@@ -20,4 +20,8 @@ std::vector<GgufKey> gguf_model_keys(const json::Value& config, const std::strin
 std::vector<GgufKey> gguf_tokenizer_keys(const std::map<std::string, std::string>& texts,
                                          const json::Value& config, const std::string& where);
 
+// The values of generation_config.json that requests leave open, also where it names nothing;
+// none where it is null.
+std::vector<GgufKey> gguf_sampling_keys(const json::Value& generation_config);
+
 }  // namespace invar

@@ -821,6 +821,34 @@ class BadInput(CliTest):
         self.assertNotEqual(hash_of(self.model), greedy)
         self.assertEqual(hash_of(copy, "--temperature", "1"), hash_of(self.model))
 
+    def test_a_model_that_says_nothing_has_its_familys_sampling(self):
+        """The family's where there is neither generation_config.json nor metadata; the control is a file that is there."""
+        said = lambda model: json.loads(self.succeed("inspect", model, "--json"))
+        hash_of = lambda model, *flags: json.loads(self.succeed(
+            "generate", model, "-p", PROMPT, "--json", "--max-tokens", "8", "--ignore-eos", *FAST, *flags))["logits_hash"]
+        family = {"temperature": 0.6, "top_k": 20, "top_p": 0.95, "min_p": 0.0, "repetition_penalty": 1.0}
+        plain = {"temperature": 1.0, "top_k": 0, "top_p": 1.0, "min_p": 0.0, "repetition_penalty": 1.0}
+        silent, file, loud = self.root / "silent", self.root / "silent.gguf", self.root / "loud.gguf"
+        self.succeed("make-model", silent, "--seed", "3", "--family", "qwen3")
+        spoken = hash_of(silent)
+        self.assertEqual((said(silent)["sampling"], said(silent)["sampling_from"]), (plain, "generation_config.json"))
+        self.succeed("convert", silent, loud, "--gguf", "q8_0")
+        self.assertEqual((said(loud)["sampling"], said(loud)["sampling_from"]), (plain, "GGUF"))
+        (silent / "generation_config.json").unlink()
+        self.succeed("convert", silent, file, "--gguf", "q8_0")
+        self.succeed("convert", file, self.root / "silent-twin", "--dequantize")
+        self.assertEqual(said(self.root / "silent-twin")["sampling"], family)
+        for model in (silent, file):
+            self.assertEqual((said(model)["sampling"], said(model)["sampling_from"]), (family, "the family qwen3"))
+        explicit = hash_of(silent, "--temperature", "0.6", "--top-p", "0.95", "--top-k", "20")
+        self.assertEqual(hash_of(silent), explicit)
+        self.assertNotEqual(explicit, spoken)
+        self.assertEqual(hash_of(silent, "--temperature", "1", "--top-p", "1", "--top-k", "0"), spoken)
+        config = json.loads((silent / "tokenizer_config.json").read_text())  # without a chat template it is no model that chats
+        del config["chat_template"]
+        (silent / "tokenizer_config.json").write_text(json.dumps(config))
+        self.assertEqual((said(silent)["sampling"], said(silent)["sampling_from"]), (plain, "none"))
+
     def test_ranks_that_the_model_cannot_have_are_one_sentence(self):
         done = invar("generate", str(self.model), "-p", "x", "--tensor-parallel-size", "64",
                      "--distributed-executor-backend", "mp", *FAST)

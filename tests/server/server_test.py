@@ -1187,6 +1187,30 @@ class Fingerprints(unittest.TestCase):
             changed("tokenizer.json", version="2")
             self.assertEqual(len(set(seen.values())), len(seen), seen)
 
+    def test_a_familys_sampling_is_what_requests_leave_open(self):
+        with tempfile.TemporaryDirectory(prefix="invar-sampling-") as folder:
+            model = pathlib.Path(folder) / "model"
+            subprocess.run([INVAR, "make-model", model, "--family", "qwen3"], check=True, capture_output=True)
+            (model / "generation_config.json").unlink()
+            body = {"prompt": "x", "max_tokens": 12, "seed": 7, "logits_hash": True, "ignore_eos": True}
+            family, plain = {"temperature": 0.6, "top_p": 0.95, "top_k": 20}, {"temperature": 1, "top_p": 1, "top_k": 0}
+            said = {}
+            for flags in ([], ["--generation-config", "vllm"]):
+                served = Served(INVAR, command=[INVAR, "serve", model, "--host", "127.0.0.1", "--port", "0", "--served-model-name", "m",
+                                                *fast_and(flags)])
+                shown = served.ask("GET", "/v1/models/m")[2]
+                answers = [served.post(COMPLETIONS, **body, **more)["choices"] for more in ({}, family, plain)]
+                said[bool(flags)] = shown["sampling"], shown["system_fingerprint"], answers
+                self.assertEqual("recommended for the family qwen3" in served.said(), not flags)
+                served.stop()
+            (with_family, mine, (left, same, other)), (without, vllms, (open_, _, vllm)) = said[False], said[True]
+            self.assertEqual(with_family, {**family, "min_p": 0, "repetition_penalty": 1, "from": "the family qwen3"})
+            self.assertEqual(without, {**plain, "min_p": 0, "repetition_penalty": 1, "from": "vllm"})
+            self.assertEqual((left, open_), (same, vllm))
+            self.assertEqual(other, vllm)  # a request's own values are its own
+            self.assertNotEqual(left, other)
+            self.assertNotEqual(mine, vllms)
+
 
 class Deadlines(ServerTest):
     flags = ("--request-timeout", "20", "--max-model-len", "4096", "--max-num-seqs", "2")

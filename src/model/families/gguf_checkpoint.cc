@@ -17,6 +17,7 @@
 #include "model/families/family_source.h"
 #include "model/families/gguf_places.h"
 #include "model/families/make_model.h"
+#include "model/families/said_sampling.h"
 #include "model/families/tensors.h"
 #include "numerics/math.h"
 #include "weights/checkpoint_writer.h"
@@ -339,13 +340,23 @@ void write_directory_as_bf16(const HfDirectory& directory, const std::string& to
     write_file_atomically((fs::path(to) / name).string(), text);
 }
 
+// The directory has what the file has, also where that is what its family's publisher recommends.
+json::Value generation_config_of(const HfDirectory& model) {
+  if (!is_gguf(model.path)) return model.generation_config;
+  const ModelConfig config = parse_model_config(model.config, model.generation_config, model.path);
+  json::Value all = model.generation_config;
+  const SaidSampling said = said_sampling(model, config.spec.family);
+  for (const auto& [name, value] : said.config.as_object()) all.set(name, value);
+  return all;
+}
+
 void write_configs(const HfDirectory& directory, const std::string& to) {
   json::Object config;
   for (const auto& [key, value] : directory.config.as_object())
     if (key != "quantization_config") config.emplace_back(key, value);
-  if (!directory.generation_config.is_null())
+  if (const json::Value generation = generation_config_of(directory); !generation.is_null())
     write_file_atomically((fs::path(to) / "generation_config.json").string(),
-                          json::dump(directory.generation_config, 2));
+                          json::dump(generation, 2));
   write_file_atomically((fs::path(to) / "config.json").string(), json::dump(config, 2));
 }
 
@@ -365,6 +376,8 @@ void write_gguf_model(const std::string& from, const std::string& to, DType type
   const json::Value said = config_json(config);
   GgufContent content{gguf_model_keys(said, from), {}};
   std::ranges::move(gguf_tokenizer_keys(model_texts(from), said, from),
+                    std::back_inserter(content.metadata));
+  std::ranges::move(gguf_sampling_keys(directory.generation_config),
                     std::back_inserter(content.metadata));
   Entries entries = entries_of_gguf(config.spec, *tensors, type, content.tensors);
   write_gguf(to, content, RenamedSource(*tensors, std::move(entries)), pool, how.progress);
