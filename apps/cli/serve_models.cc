@@ -253,7 +253,7 @@ int serve_models(const ServeFlags& flags) {
     describe(flags, one);
     const std::vector<std::string> memory = settle_memory(flags, limits, one);
     one.front.command = command_of(flags, one, memory);
-    fmt::print(stderr, "{}: {}, {:.1f} million parameters, {:.2f} GiB once it is loaded\n",
+    fmt::print(stderr, "{}: {}, {:.1f} million parameters, {:.2f} GiB at most once it is loaded\n",
                fmt::join(one.front.names, ", "), one.front.card.family,
                static_cast<double>(one.front.card.parameters) / 1e6, gib(one.front.bytes));
     fronts.push_back(std::move(one.front));

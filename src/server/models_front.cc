@@ -278,7 +278,7 @@ void ModelsFront::Impl::act() {
 void ModelsFront::Impl::load(size_t model) {
   Running& one = *running[model];
   one.started = std::chrono::steady_clock::now();
-  say(model, fmt::format("is loaded: {:.2f} GiB, with the others {:.2f} of {:.2f} GiB",
+  say(model, fmt::format("is loaded: {:.2f} GiB at most, with the others {:.2f} of {:.2f} GiB",
                          static_cast<double>(room.bytes(model)) / kGiB,
                          static_cast<double>(room.bytes_taken()) / kGiB,
                          static_cast<double>(room.limits().bytes) / kGiB));

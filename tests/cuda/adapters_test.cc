@@ -36,7 +36,7 @@ struct AdapterCase {
   int split_k = 1;
   int32_t tile_rows = kFewAdapterRows;
   bool is_pair = false;
-  // Of each adapter the ranks of its tensors.
+  // The ranks of each adapter's tensors.
   std::vector<std::vector<int64_t>> ranks;
 };
 

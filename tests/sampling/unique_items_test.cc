@@ -22,7 +22,7 @@ const std::vector<std::string>& vocabulary() {
   return kTokens;
 }
 
-// What may follow `answer`, whose form is `schema`: each token's text.
+// The texts of the tokens that may follow `answer`, whose form is `schema`.
 std::vector<std::string> after(const std::string& answer, const std::string& schema) {
   static const auto kTable = std::make_shared<const TokenTable>(vocabulary());
   const auto constraint = std::make_shared<Constraint>(

@@ -17,7 +17,7 @@ namespace invar::cuda::adapters {
 constexpr int kUnit = kAdapterUnit, kMostRank = 256, kMostRuns = 8;
 constexpr int kOutputUnits = 32;  // of B that a block computes
 
-// What a block computes: rows of one tile, and outputs of one tensor from unit `first` on.
+// The work of a block: rows of one tile, and outputs of one tensor from unit `first` on.
 struct Work {
   const AdapterSlot* slot = nullptr;  // null: nothing
   const AdapterSlot::Tensor* tensor = nullptr;
@@ -50,7 +50,7 @@ __device__ __forceinline__ int64_t column_of(const AdapterSlot::Tensor& to, int 
   return to.output + n / kUnit * kUnit * to.step + n % kUnit;
 }
 
-// What a lane needs of a step of 16 outputs: two pairs of inner elements of outputs 2i and 2i + 1,
+// A lane's operands in a step of 16 outputs: two pairs of inner elements of outputs 2i and 2i + 1,
 // which lie side by side in a panel.
 struct PanelStep {
   uint2 first, second;

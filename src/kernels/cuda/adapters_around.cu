@@ -1,4 +1,4 @@
-// What stands around products with low-rank adapters: biases, and the curves of gated pairs.
+// Operations around products with low-rank adapters: biases, and the curves of gated pairs.
 #include "base/check.h"
 #include "kernels/adapters.h"
 #include "kernels/cuda/grid.cuh"

@@ -19,7 +19,7 @@ struct Shrink {
     return work_of(tables, tables.inner_units, 1,
                    [](const AdapterSlot::Tensor& to) { return units_of(to.rank); });
   }
-  // Of a run; runs are whole leaves.
+  // The elements of a run, which is whole leaves.
   __device__ int64_t run_elements() const { return round_up(tables.k / split_k, kLeafPad); }
   __device__ float* sum_at(const Work& work, int row, int output) const {
     return sums + work.rows[row] * sums_stride + work.tensor->inner + work.first * kUnit + output;

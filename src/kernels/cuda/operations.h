@@ -44,7 +44,7 @@ void recurrent_keys(const RecurrentKeysParams& p, const Execution& on);
 void gated_norm(const GatedNormParams& p, const Execution& on);
 template <Order order>
 void recurrence(const RecurrenceParams& p, const Execution& on);
-// Of low-rank adapters: kernels/adapters.h. What expands rounds, too.
+// Low-rank adapters: kernels/adapters.h. adapter_expand rounds, too.
 void add_bias(const AddBiasParams& p, const Execution& on);
 template <Order order>
 void adapter_shrink(const AdapterParams& p, const Execution& on);

@@ -167,7 +167,7 @@ __global__ __launch_bounds__(kThreads) void qkv_rows_kernel(QkvParams p) {
   }
 }
 
-// Of queries and a cache of T.
+// Rotates queries, and keys into a cache of T.
 template <typename T>
 auto kernel_of(int head_dim) -> void (*)(QkvParams) {
   if constexpr (std::is_same_v<T, bf16_t>)

@@ -107,7 +107,7 @@ void UniqueItems::add(const Value& schema, Schemas& all) const {
     if (const Value* parts = schema.find(word); parts && parts->is_array())
       for (const Value& part : parts->as_array()) add(part, all);
   for (const char* word : {"then", "else"})
-    if (const Value* part = schema.find(word)) add(*part, all);
+    if (const Value* part = schema.find("if") ? schema.find(word) : nullptr) add(*part, all);
 }
 
 void UniqueItems::for_repeats(FunctionRef<void(std::string_view, bool)> use) const {
