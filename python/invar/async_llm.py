@@ -160,7 +160,7 @@ class AsyncLLM:
         return self._tokenizer
 
     def get_default_sampling_params(self) -> SamplingParams:
-        """The defaults of the model's generation_config.json."""
+        """The sampling parameters of the model's files, or those that its family's publisher recommends."""
         return default_params(self.model)
 
     def shutdown(self) -> None:

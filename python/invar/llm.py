@@ -150,7 +150,7 @@ class LLM(Questions, Weights):
         return self._tokenizer
 
     def get_default_sampling_params(self) -> SamplingParams:
-        """The defaults of the model's generation_config.json."""
+        """The sampling parameters of the model's files, or those that its family's publisher recommends."""
         return default_params(self.model)
 
     @property

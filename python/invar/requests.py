@@ -6,7 +6,7 @@ import os
 from collections.abc import Sequence
 from typing import Any, NamedTuple, Optional, Union
 
-from ._invar import GenerateOptions, Generation, RankedLogprob
+from ._invar import GenerateOptions, Generation, RankedLogprob, sampling_defaults
 from .outputs import CompletionOutput, Logprob, RequestOutput
 from .params import SamplingParams
 from .tokenizer import Tokenizer
@@ -89,14 +89,8 @@ def tokens_of(prompt: Prompt, tokenizer: Tokenizer) -> tuple[Optional[str], list
 
 
 def default_params(model: str) -> SamplingParams:
-    """The defaults of the model's generation_config.json, as vLLM reads it."""
-    path = os.path.join(model, "generation_config.json")
-    if not os.path.exists(path):
-        return SamplingParams()
-    with open(path, encoding="utf-8") as file:
-        config = json.load(file)
-    names = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty")
-    return SamplingParams(**{name: config[name] for name in names if config.get(name) is not None})
+    """The sampling parameters of the model's files, or those that its family's publisher recommends (docs/models.md)."""
+    return SamplingParams(**sampling_defaults(model)) if os.path.exists(model) else SamplingParams()
 
 
 def _dict(token: int, logprob: float, rank: int, top: list[RankedLogprob], tokenizer: Tokenizer) -> dict[int, Logprob]:

@@ -10,6 +10,7 @@
 #include "model/parts/part.h"
 #include "model/rope_table.h"
 #include "module.h"
+#include "session/open.h"
 
 namespace invar::python {
 
@@ -139,7 +140,20 @@ py::dict spec_of(const Checkpoint& checkpoint) {
 
 }  // namespace
 
+// By the names of SamplingParams.
+py::dict sampling_defaults(const std::string& model) {
+  const SamplingParams params = open_sampling_defaults({.model = model});
+  py::dict named;
+  named["temperature"] = params.temperature;
+  named["top_p"] = params.top_p;
+  named["top_k"] = params.top_k;
+  named["min_p"] = params.min_p;
+  named["repetition_penalty"] = params.repetition_penalty;
+  return named;
+}
+
 void bind_checkpoint(py::module_& m) {
+  m.def("sampling_defaults", sampling_defaults);
   py::class_<Checkpoint>(m, "Checkpoint")
       .def(py::init<const std::string&, const std::string&>())
       .def("spec", spec_of)

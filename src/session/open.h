@@ -27,7 +27,7 @@ ChatTemplate open_chat_template(const ModelOptions& options, const std::string& 
 inline ChatTemplate open_chat_template(const Model& model, const std::string& file = {}) {
   return open_chat_template(model.options(), file);
 }
-// The sampling parameters that the model's generation_config.json names, as vLLM reads it.
+// The sampling parameters that requests leave open (session/sampling_defaults.h).
 SamplingParams open_sampling_defaults(const ModelOptions& options);
 // A model's files say how vectors and relevance are made.
 NumberForm open_number_form(const ModelOptions& options);

@@ -40,7 +40,7 @@ struct AnswerTexts {
   const ChatTemplate* chat = nullptr;  // null: the model has none
   std::vector<int32_t> end_tokens;     // the model's
   int32_t vocab = 0;
-  SamplingParams model_defaults;  // of its generation_config.json
+  SamplingParams model_defaults;  // what requests leave open
 };
 
 struct Asked {

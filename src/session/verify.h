@@ -30,7 +30,7 @@ struct VerifyOptions {
 // The receipt's part on the texts beside the weights, tokenizer and template; the template is in
 // `template_file` where one is named. The rest is empty.
 ReceiptModel receipt_texts(const ModelOptions& options, const std::string& template_file = {});
-// The receipt's part on the whole model, with the defaults of its generation_config.json. Reads all
+// The receipt's part on the whole model, with its sampling defaults. Reads all
 // weights.
 ReceiptModel receipt_model(Model& model, const std::string& template_file = {});
 

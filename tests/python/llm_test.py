@@ -28,6 +28,17 @@ class LLMTest(unittest.TestCase):
     def setUpClass(cls):
         cls.llm = tiny()
 
+    def test_what_a_model_leaves_open_is_its_familys(self):
+        with tempfile.TemporaryDirectory() as folder:
+            model = Path(folder, "model")
+            program("make-model", str(model), "--preset", "tiny", "--family", "qwen3")
+            file = model / "generation_config.json"
+            file.write_text(json.dumps({"temperature": 0.3}))
+            said = lambda: invar.LLM(str(model), threads=1, max_model_len=64, kv_cache_gib=0.01).get_default_sampling_params()
+            self.assertEqual((said().temperature, said().top_k), (0.3, 0))
+            file.unlink()
+            self.assertEqual((said().temperature, said().top_p, said().top_k), (0.6, 0.95, 20))
+
     def test_answers_are_those_of_the_program(self):
         params = SamplingParams(max_tokens=20, temperature=0.9, seed=5, top_k=50)
         ours = self.llm.generate("hello", params, use_tqdm=False)[0].outputs[0]
