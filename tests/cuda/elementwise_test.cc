@@ -150,7 +150,8 @@ TEST_F(Elementwise, OperationsOfFamilies) {
   EXPECT_TRUE(x.matches());
 }
 
-// The vector that a token brings to a layer, gated by the stream, and the number that ends the layer.
+// The vector that a token brings to a layer, gated by the stream, and the number that ends the
+// layer.
 TEST_F(Elementwise, EndOfALayer) {
   Random random(17);
   for (const int64_t width : {8, 16, 100, 256, 1536})
