@@ -25,7 +25,7 @@ struct SessionOptions {
   std::string model;                     // a Hugging Face model directory
   std::string load_format = "auto";      // or "dummy:SEED": random weights
   std::string arithmetic = "portable";   // "portable", "hopper", "pair", or "control", the baseline
-  std::string weights = "auto";          // "rounded": f32 and f16 matrices become bf16
+  std::string weights = "auto";          // as the flag --weights: "rounded", "fp8-row", ...
   std::string device = "cpu";            // "cpu", "cuda" or "cuda:N"
   std::string instruction_set = "auto";  // "auto", "scalar", "avx2", "avx512" or "amx"
   int threads = 0;                       // 0: one per core
@@ -33,9 +33,9 @@ struct SessionOptions {
   // Tokens of prompt and answer at most; 0 is the model's own, -1 as much of it as memory holds.
   // Opening fails when memory cannot hold one sequence of that length.
   int max_model_len = 0;
-  double kv_cache_gib = 0;           // memory for keys and values; 0: sized by what is free
-  int max_num_seqs = 128;            // requests that are computed at the same time
-  int max_num_batched_tokens = 512;  // rows of a step
+  double kv_cache_gib = 0;         // memory for keys and values; 0: sized by what is free
+  int max_num_seqs = 128;          // requests that are computed at the same time
+  int max_num_batched_tokens = 0;  // rows of a step; 0: 512 on a CPU, 4096 on GPUs
   bool enable_prefix_caching = true;
   std::string scheduling_policy = "sarathi";  // who is computed next; no bit depends on it
   // Speculative decoding, as vLLM's JSON: {"method": "ngram"}; empty: none. No bit depends on it.

@@ -31,6 +31,17 @@ DType dtype_of(const Tensor& tensor) {
 
 }  // namespace
 
+namespace {
+
+// Rows of a step where nothing is asked for: a GPU is fast with many, and callers wait for the
+// whole.
+int rows_of_a_step(const SessionOptions& o) {
+  if (o.max_num_batched_tokens != 0) return o.max_num_batched_tokens;
+  return std::max(o.device == "cpu" ? 512 : 4096, o.max_num_seqs);
+}
+
+}  // namespace
+
 InstanceOptions instance_options(const SessionOptions& o) {
   if (o.model.empty()) fail_usage("expected a model directory in SessionOptions, found none");
   if (o.max_model_len < kFitContext)
@@ -51,7 +62,7 @@ InstanceOptions instance_options(const SessionOptions& o) {
   engine.scheduler.max_model_len = engine.fit_context ? 0 : o.max_model_len;
   engine.scheduler.policy = o.scheduling_policy;
   engine.scheduler.max_num_seqs = o.max_num_seqs;
-  engine.scheduler.max_num_batched_tokens = o.max_num_batched_tokens;
+  engine.scheduler.max_num_batched_tokens = rows_of_a_step(o);
   engine.prefix_caching = o.enable_prefix_caching;
   engine.kv_bytes = static_cast<int64_t>(o.kv_cache_gib * (1 << 30));
   engine.prompt_logprobs = engine.embeddings = true;
