@@ -13,7 +13,7 @@ namespace {
 
 struct ConvertFlags {
   std::string from, to;
-  bool w8a8 = false, fp8 = false, dequantize = false;
+  bool w8a8 = false, fp8 = false, fp8_row = false, dequantize = false;
   std::string gguf, adapter;
   std::vector<std::string> ignored_config_keys;
   int threads = 0;
@@ -33,10 +33,12 @@ DType gguf_type(const std::string& name) {
 
 // Converts the model and says what was made of it.
 std::string convert(const ConvertFlags& flags, ThreadPool& pool, const Conversion& how) {
-  if (flags.w8a8 + flags.fp8 + flags.dequantize + !flags.gguf.empty() + !flags.adapter.empty() != 1)
+  if (flags.w8a8 + flags.fp8 + flags.fp8_row + flags.dequantize + !flags.gguf.empty() +
+          !flags.adapter.empty() !=
+      1)
     fail_usage(
-        "expected what to convert to, one of --w8a8, --fp8, --gguf TYPE, --dequantize and "
-        "--merge-lora DIRECTORY");
+        "expected what to convert to, one of --w8a8, --fp8, --fp8-row, --gguf TYPE, --dequantize "
+        "and --merge-lora DIRECTORY");
   if (!flags.adapter.empty()) {
     write_merged(flags.from, flags.adapter, flags.to, pool, how);
     return fmt::format("with the adapter {} in its weights, another model with other bits",
@@ -49,6 +51,10 @@ std::string convert(const ConvertFlags& flags, ThreadPool& pool, const Conversio
   if (flags.fp8) {
     write_fp8(flags.from, flags.to, pool, how);
     return "with weights of e4m3 (FP8)";
+  }
+  if (flags.fp8_row) {
+    write_fp8_row(flags.from, flags.to, pool, how);
+    return "with weights of e4m3 and a scale for each output (FP8)";
   }
   if (flags.dequantize) {
     write_dequantised(flags.from, flags.to, pool, how);
@@ -88,6 +94,9 @@ void add_convert(CLI::App& app, Action& action) {
   command->add_flag("--fp8", flags->fp8,
                     "Those weights as numbers of e4m3 with a scale for each block of 128 x 128, "
                     "which --weights fp8 multiplies as such");
+  command->add_flag("--fp8-row", flags->fp8_row,
+                    "The same with a scale for each output, which --weights fp8-row multiplies as "
+                    "such; of a bf16 model that makes the same numbers itself");
   command->add_option("--gguf", flags->gguf,
                       "A GGUF file whose matrices are of this type: bf16, q8_0, q4_0 or q4_k");
   command->add_option("--merge-lora", flags->adapter,

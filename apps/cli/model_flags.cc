@@ -191,7 +191,8 @@ void add_model_flags(CLI::App& command, ModelFlags& flags) {
           "throughout, with keys and values in f32; twin to multiply int8 ones as the bf16 that "
           "they stand for, and to keep quantised matrices of directories as bf16 in memory; fp8 to "
           "multiply those of f8_e4m3 as such numbers, as Hopper's tensor "
-          "cores do (the default: as the bf16 that they stand for); blocks to multiply those in "
+          "cores do (the default: as the bf16 that they stand for); fp8-row to do so where each "
+          "row has one scale, or bf16 matrices are made such numbers; blocks to multiply those in "
           "blocks (GGUF, MXFP4) as integers, with activations that are made integers for each 32 "
           "columns")
       ->capture_default_str();

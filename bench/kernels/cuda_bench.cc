@@ -252,8 +252,8 @@ class Bench {
     if (options_.rows > 0) sizes = {options_.rows};
     fmt::print(
         "\n| us, TB/s, x as fast as bf16 | rows | bf16 | q8_0 | q4_0 | q4_k | integers | that it "
-        "makes | e4m3 "
-        "|\n|---|---|---|---|---|---|---|---|---|\n");
+        "makes | e4m3 | e4m3 by rows "
+        "|\n|---|---|---|---|---|---|---|---|---|---|\n");
     for (const int64_t rows : sizes) bench_blocks(*gpu_, timer_, rows, options_.layer);
   }
 

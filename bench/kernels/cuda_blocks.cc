@@ -26,7 +26,8 @@ constexpr Form kForms[] = {{"bf16", DType::bf16},
                            {"q4_k", DType::q4_k},
                            {"integers", DType::i8, DType::i8},
                            {"integers it makes", DType::i8},
-                           {"e4m3", DType::e4m3, DType::e4m3}};
+                           {"e4m3", DType::e4m3, DType::e4m3},
+                           {"e4m3 by rows", DType::e4m3_row, DType::e4m3_row}};
 
 struct Layer {
   const char* name;
@@ -86,7 +87,7 @@ class Product {
   }
   void run(int i, const Execution& on) {
     w_.data = weights_.data() + i % copies_ * w_.bytes();
-    const bool is_integer = w_.type == DType::i8, is_e4m3 = w_.type == DType::e4m3;
+    const bool is_integer = w_.type == DType::i8, is_e4m3 = invar::is_e4m3(w_.type);
     const Activation x{x_.data(), of_rows_, layer_.k,
                        is_integer || is_e4m3 ? scales_.data() : nullptr};
     if (layer_.matrices == 2)
@@ -139,7 +140,7 @@ void bench_blocks(Device& gpu, GpuTimer& timer, int64_t rows, std::string_view o
     const auto values = random_values(rows * layer.k), numbers = as_e4m3(values);
     std::vector<Product> products;
     for (const Form& form : kForms)
-      products.emplace_back(gpu, layer, form, rows, form.type == DType::e4m3 ? numbers : values);
+      products.emplace_back(gpu, layer, form, rows, invar::is_e4m3(form.type) ? numbers : values);
     for (size_t i = 0; i < products.size(); ++i)
       if (products[i].can())
         timer.add(

@@ -14,6 +14,7 @@
 #include "kernels/select.h"
 #include "model/decoder_weights.h"
 #include "model/families/family_source.h"
+#include "model/families/fp8_rows_source.h"
 #include "model/families/make_model.h"
 #include "model/families/presets.h"
 #include "model/families/tensors.h"
@@ -127,23 +128,35 @@ ModelConfig read_model_config(const ModelOptions& options) {
   return config;
 }
 
+namespace {
+
+// Tensors of bf16 as the numbers that are asked for, which a quantised checkpoint has itself.
+std::unique_ptr<TensorSource> made_numbers(const ModelOptions& options, const ModelConfig& config,
+                                           std::unique_ptr<TensorSource> tensors) {
+  if (options.weights != "fp8-row" || !config.quantization.is_null()) return tensors;
+  return fp8_rows(config.spec, std::move(tensors));
+}
+
+}  // namespace
+
 std::unique_ptr<TensorSource> open_weights(const ModelOptions& options, const ModelConfig& config) {
   if (const auto seed = dummy_seed(options.load_format)) {
     if (!config.quantization.is_null())
       fail_usage("random weights are bf16, and {} has a quantization_config", options.model);
-    return dummy_weights(config.spec, *seed);
+    return made_numbers(options, config, dummy_weights(config.spec, *seed));
   }
   auto stored = open_checkpoint(options.model);
   if (is_mxfp4(config.quantization, options.model))
     stored = mxfp4_tensors(std::move(stored));
   else if (!config.quantization.is_null())
     stored = quantised_tensors(std::move(stored), config.quantization,
-                               options.weights == "twin"  ? Quantised::as_twin
-                               : options.weights == "fp8" ? Quantised::as_fp8
-                                                          : Quantised::as_stored);
+                               options.weights == "twin"      ? Quantised::as_twin
+                               : options.weights == "fp8"     ? Quantised::as_fp8
+                               : options.weights == "fp8-row" ? Quantised::as_fp8_row
+                                                              : Quantised::as_stored);
   stored =
       bare_tensors(std::move(stored), config.head == Head::tokens, config.head == Head::classes);
-  return decoder_tensors(config.spec, std::move(stored));
+  return made_numbers(options, config, decoder_tensors(config.spec, std::move(stored)));
 }
 
 std::unique_ptr<TensorSource> open_weights(const ModelOptions& options) {
@@ -159,7 +172,7 @@ Digest weights_digest(const ModelOptions& options, ThreadPool& pool) {
 namespace {
 
 void check_options(const ModelOptions& options) {
-  constexpr std::array kWeights = {"auto", "rounded", "exact", "twin", "fp8", "blocks"};
+  constexpr std::array kWeights = {"auto", "rounded", "exact", "twin", "fp8", "fp8-row", "blocks"};
   if (std::ranges::find(kWeights, options.weights) == kWeights.end())
     fail_usage("expected weights {}, found \"{}\"", fmt::join(kWeights, ", "), options.weights);
   if (options.threads < 0 || options.threads > 1024)
@@ -247,6 +260,11 @@ void check_quantised(const Arithmetic& arithmetic, const ModelOptions& options) 
     fail_usage(
         "--weights fp8 is for checkpoints whose matrices are f8_e4m3 with 128 k columns, and this "
         "model has none");
+  if (options.weights == "fp8-row" && arithmetic.quantised != DType::e4m3_row)
+    fail_usage(
+        "--weights fp8-row is for matrices with 128 k columns that are bf16, or f8_e4m3 with "
+        "scales "
+        "of rows or of whole tensors, and this model has none");
   if (!arithmetic.is_quantised()) return;
   const char* products = arithmetic.quantised == DType::i8 ? "integers" : "e4m3 numbers";
   if (arithmetic.weights == DType::f32)

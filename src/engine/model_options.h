@@ -13,8 +13,8 @@ struct ModelOptions {
   std::string load_format = "auto";
   std::string arithmetic = "portable";  // "portable", "hopper", "control", "control-batch"
   // "auto"; "rounded": f32 and f16 weights become bf16; "exact": all is f32; "twin": weights of
-  // int8 are multiplied as the bf16 that they stand for; "fp8": those of e4m3 are not; "blocks":
-  // those in blocks are not.
+  // int8 are multiplied as the bf16 that they stand for; "fp8": those of e4m3 are not; "fp8-row":
+  // nor those with a scale a row, which are made of bf16, too; "blocks": those in blocks are not.
   std::string weights = "auto";
   std::string device = "cpu";            // "cpu", "cuda" (a rank per GPU, going round) or "cuda:N"
   int first_gpu = 0;                     // of "cuda"

@@ -37,11 +37,12 @@ Kernels gpu_kernels(const ModelDescription& model, Device& device) {
   const BackEnd& gpu = gpu_back_end();
   if (model.arithmetic.is_baseline) return gpu.baseline_kernels();
   if (model.arithmetic.order == Order::hopper) gpu.check_hopper_steps(device);
-  if (model.arithmetic.quantised == DType::e4m3) {
+  if (is_e4m3(model.arithmetic.quantised)) {
     if (model.arithmetic.order != Order::hopper)
       fail_usage(
-          "on a GPU products of e4m3 numbers (--weights fp8) go with the arithmetic hopper, and "
-          "portable was asked for; use --arith hopper or other --weights");
+          "on a GPU products of e4m3 numbers (--weights {}) go with the arithmetic hopper, and "
+          "portable was asked for; use --arith hopper or other --weights",
+          options.weights);
     gpu.check_hopper8_steps(device);
   }
   return gpu.kernels(model.arithmetic.order);

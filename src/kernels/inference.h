@@ -55,7 +55,8 @@ struct Kernels {
   bool (*makes_integers)(const Matrix& w, int64_t rows, int split_k) = nullptr;
   Operation<MatmulParams> int8_matmul;  // multiplies integers, in any order
   Operation<GatedMatmulParams> int8_gated_matmul;
-  // The same for e4m3 numbers (numerics 2.2); null where they are not computed.
+  // The same for e4m3 numbers, in groups or by rows (numerics 2.2, 2.5); null where they are not
+  // computed.
   Operation<QuantiseParams> quantise_fp8;
   Operation<MatmulParams> fp8_matmul;
   Operation<GatedMatmulParams> fp8_gated_matmul;

@@ -9,8 +9,9 @@
 namespace invar {
 
 // An activation that is the input of a matrix product: bf16, or f32 when the weights are f32
-// (numerics 0), or integers or e4m3 numbers beside their scales (numerics 2.1, 2.2). Row stride in
-// elements; columns from the width to round_up(width, 32) are zero and the consumer relies on it.
+// (numerics 0), or integers or e4m3 numbers beside their scales (numerics 2.1, 2.2, 2.5). Row
+// stride in elements; columns from the width to round_up(width, 32) are zero and the consumer
+// relies on it.
 constexpr int64_t scales_of_row(DType type, int64_t k, int split_k) {
   return type == DType::e4m3 ? orders::fp8_groups(k, split_k) : split_k;
 }
@@ -19,7 +20,7 @@ struct Activation {
   void* data = nullptr;
   DType type = DType::bf16;
   int64_t stride = 0;
-  RunScale* scales = nullptr;  // of i8 and e4m3: [T][scales_of_row(type, k, split_k)]
+  RunScale* scales = nullptr;  // of quantised ones: [T][scales_of_row(type, k, split_k)]
 
   // The rows from `row` on; a row has so many scales, where there are any.
   Activation from(int64_t row, int64_t row_scales = 1) const {

@@ -21,6 +21,8 @@ inline ProductWay product_way(const Kernels& table, DType weights) {
       return {table.quantise, table.makes_integers, table.int8_matmul, table.int8_gated_matmul};
     case DType::e4m3:
       return {table.quantise_fp8, nullptr, table.fp8_matmul, table.fp8_gated_matmul};
+    case DType::e4m3_row:
+      return {table.quantise_fp8, table.makes_integers, table.fp8_matmul, table.fp8_gated_matmul};
     default:
       return {nullptr, nullptr, table.matmul, table.gated_matmul};
   }

@@ -17,7 +17,7 @@ struct QuantiseParams {
   Activation x;  // [T][K], bf16
   int64_t rows, width;
   int split_k;     // split-K parts: width is whole leaves in each, or there is 1
-  Activation out;  // [T][K], i8 or e4m3, its scales [T][scales_of_row(...)]
+  Activation out;  // [T][K], i8, e4m3 or e4m3_row, its scales [T][scales_of_row(...)]
 };
 
 // y[t][n] = dot(x[t], w[n]) in `split_k` parts, the runs of numerics 2 (+ bias[n]); or, with

@@ -113,7 +113,9 @@ int most_stages(const DecoderSpec& spec) {
 namespace {
 
 std::string_view mode_of(const Arithmetic& arithmetic) {
-  if (arithmetic.is_quantised()) return arithmetic.quantised == DType::i8 ? "int8" : "fp8";
+  if (arithmetic.quantised == DType::i8) return "int8";
+  if (arithmetic.quantised == DType::e4m3_row) return "fp8-row";
+  if (arithmetic.is_quantised()) return "fp8";
   if (arithmetic.multiplies_blocks) return "blocks";
   if (arithmetic.is_exact) return "exact";
   return arithmetic.is_rounded ? "rounded" : name_of(arithmetic.weights);

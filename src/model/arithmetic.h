@@ -14,8 +14,8 @@ struct Arithmetic {
   DType weights = DType::bf16;  // of the matrices as they are multiplied; f16 is held as f32
   bool is_rounded = false;      // they were f32 or f16; norms and biases stay exact
   bool is_exact = false;        // everything is f32, keys and values, too
-  // i8, e4m3: products of integers (numerics 2.1), or of e4m3 numbers (2.2), where weights are
-  // such; bf16: of neither.
+  // i8, e4m3, e4m3_row: products of integers (numerics 2.1), or of e4m3 numbers (2.2, 2.5), where
+  // weights are such; bf16: of neither.
   DType quantised = DType::bf16;
   bool is_baseline = false;        // the conventional baseline of numerics 10
   bool multiplies_blocks = false;  // blocks as integers (numerics 2.3), not as their bf16 twins

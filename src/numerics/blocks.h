@@ -113,6 +113,7 @@ constexpr int part_size(DType type) {
     case DType::f32:
     case DType::i8:
     case DType::e4m3:
+    case DType::e4m3_row:
       return 0;
     default:
       return 32;
@@ -151,6 +152,7 @@ constexpr int block_integer(DType type, const uint8_t* q, int i) {
     case DType::mxfp4:
       return blocks::twice_step(blocks::four_bits(q, i));
     case DType::e4m3:
+    case DType::e4m3_row:
     case DType::bf16:
     case DType::f16:
     case DType::f32:
@@ -185,6 +187,7 @@ constexpr BlockPart block_part(DType type, const uint8_t* s, int j) {
     case DType::mxfp4:
       return {blocks::half_power(s[0])};
     case DType::e4m3:
+    case DType::e4m3_row:
     case DType::bf16:
     case DType::f16:
     case DType::f32:
@@ -197,7 +200,7 @@ constexpr BlockPart block_part(DType type, const uint8_t* s, int j) {
 // Element i of a block in f32, before the one rounding to bf16 (numerics 0.1).
 constexpr float block_element(DType type, const uint8_t* values, const uint8_t* scales, int i) {
   if (type == DType::mxfp4) return blocks::mxfp4(values, scales, i);
-  if (type == DType::e4m3) return blocks::e4m3(values, scales, i);
+  if (is_e4m3(type)) return blocks::e4m3(values, scales, i);
   if (part_size(type) == 0) return 0;
   const BlockPart part = block_part(type, scales, i / part_size(type));
   const float scaled = part.factor * static_cast<float>(block_integer(type, values, i));
@@ -215,7 +218,7 @@ constexpr void expand_block(const StorageType& storage, const uint8_t* values,
 // numbers of e4m3 that are NaN are refused where they are read.)
 constexpr bool is_finite_block(DType type, const uint8_t* scales) {
   if (type == DType::mxfp4) return scales[0] < 253;
-  if (type == DType::e4m3) return (scales[3] & 0x7f) < 0x7b;  // below 2^119
+  if (is_e4m3(type)) return (scales[3] & 0x7f) < 0x7b;  // below 2^119
   const StorageType& storage = storage_of(type);
   for (int i = 0; i < storage.halves; ++i)
     if ((scales[storage.halves_at + 2 * i + 1] & 0x7c) == 0x7c) return false;

@@ -24,10 +24,14 @@ constexpr int64_t bytes_of(DType type, int64_t elements) {
   const StorageType& storage = storage_of(type);
   return elements / storage.block * storage.bytes();
 }
+// Whether the element is a number of e4m3, stored beside a scale.
+constexpr bool is_e4m3(DType type) {
+  return type == DType::e4m3 || type == DType::e4m3_row;
+}
 // Whether the element of a product is this itself, and what it meets is made such numbers (numerics
-// 2.1, 2.2).
+// 2.1, 2.2, 2.5).
 constexpr bool is_quantised(DType type) {
-  return type == DType::i8 || type == DType::e4m3;
+  return type == DType::i8 || is_e4m3(type);
 }
 constexpr std::string_view name_of(DType type) {
   return storage_of(type).name;

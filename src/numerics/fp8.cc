@@ -20,7 +20,7 @@ int64_t group_end(int64_t i, int64_t end) {
   return std::min((i / kFp8Group + 1) * kFp8Group, end);
 }
 
-float quantise_group(const bf16_t* x, int64_t k, uint8_t* q) {
+float quantise_together(const bf16_t* x, int64_t k, uint8_t* q) {
   uint16_t largest = 0;
   for (int64_t i = 0; i < k; ++i) largest = std::max<uint16_t>(largest, x[i] & 0x7fff);
   if (largest >= 0x7f80) {
@@ -34,7 +34,7 @@ float quantise_group(const bf16_t* x, int64_t k, uint8_t* q) {
   return scale;
 }
 
-// A group's chain of steps, from +0; columns past k count as zero.
+// A chain of steps, from +0; columns past k count as zero.
 float fp8_chain(const uint8_t* x, const uint8_t* w, int64_t k) {
   float acc = 0.0f;
   for (int64_t i = 0; i < k; i += 32) {
@@ -52,7 +52,7 @@ void quantise_fp8_run(const bf16_t* x, int64_t first, int64_t k, int run, uint8_
                       RunScale* scales) {
   for (int64_t i = first, end; i < first + k; i = end) {
     end = group_end(i, first + k);
-    scales[fp8_group(i, run)] = {quantise_group(x + (i - first), end - i, q + (i - first)), 0};
+    scales[fp8_group(i, run)] = {quantise_together(x + (i - first), end - i, q + (i - first)), 0};
   }
 }
 
@@ -70,6 +70,20 @@ float fp8_dot(const uint8_t* x, const RunScale* scales, const uint8_t* w, const 
     }
     partial[r] = sum;
   }
+  return tree_sum(partial, runs) + 0.0f;
+}
+
+RunScale quantise_fp8_row(const bf16_t* x, int64_t k, uint8_t* q) {
+  return {quantise_together(x, k, q), 0};
+}
+
+float fp8_row_dot(const uint8_t* x, const RunScale* scales, const uint8_t* w, float w_scale,
+                  int64_t k, int runs) {
+  CHECK(runs <= 8 && k % runs == 0, "equal runs");
+  const int64_t length = k / runs;
+  float partial[8];
+  for (int r = 0; r < runs; ++r)
+    partial[r] = fp8_chain(x + r * length, w + r * length, length) * (scales[r].scale * w_scale);
   return tree_sum(partial, runs) + 0.0f;
 }
 

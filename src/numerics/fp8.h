@@ -1,4 +1,5 @@
-// Products of e4m3 numbers: the executable definition of numerics 2.2. Expects flush-to-zero mode.
+// Products of e4m3 numbers: the executable definition of numerics 2.2 and 2.5. Expects
+// flush-to-zero mode.
 #pragma once
 
 #include <cstdint>
@@ -28,5 +29,10 @@ void quantise_fp8_run(const bf16_t* x, int64_t first, int64_t k, int run, uint8_
 // w_scales one scale for each 128 of them.
 float fp8_dot(const uint8_t* x, const RunScale* scales, const uint8_t* w, const float* w_scales,
               int64_t k, int runs);
+
+// The same by rows (numerics 2.5): a run of k columns has one scale, and so has w.
+RunScale quantise_fp8_row(const bf16_t* x, int64_t k, uint8_t* q);
+float fp8_row_dot(const uint8_t* x, const RunScale* scales, const uint8_t* w, float w_scale,
+                  int64_t k, int runs);
 
 }  // namespace invar::orders

@@ -23,6 +23,7 @@ enum class DType : uint8_t {
   iq4_nl,
   mxfp4,
   e4m3,
+  e4m3_row,
   i8,
 };
 
@@ -34,7 +35,7 @@ struct StorageType {
   int block;         // elements, a power of two; 1 where each is stored alone
   int value_bytes, scale_bytes;
   int together;   // bytes of values of one output that stand side by side in a panel
-  DType element;  // bf16, f32, i8 or e4m3: what an element is when it is multiplied
+  DType element;  // bf16, f32, i8, e4m3 or e4m3_row: what an element is when it is multiplied
   // The scales, f16 numbers: a block is finite where they are.
   int halves_at = 0, halves = 0;
   int row_scale_bytes = 0;  // of a scale that all elements of a row share, in a unit of a matrix
@@ -66,6 +67,8 @@ constexpr StorageType kStorageTypes[] = {
     {DType::mxfp4, "mxfp4", 32, 16, 2, 8, DType::bf16},
     // Numbers of numerics 2.2, an f32 scale for 128 of them.
     {DType::e4m3, "e4m3", 128, 128, 4, 8, DType::e4m3},
+    // The same numbers where all blocks of a row have one scale (numerics 2.5).
+    {DType::e4m3_row, "e4m3_row", 128, 128, 4, 8, DType::e4m3_row},
     // Integers of numerics 2.1, an f32 scale a row.
     {DType::i8, "i8", 1, 1, 0, 4, DType::i8, 0, 0, 4},
 };
@@ -73,8 +76,8 @@ constexpr StorageType kStorageTypes[] = {
 constexpr int kMaxBlock = 256, kMaxBlockBytes = 320;
 
 // The scale and sum of the integers of one run of an activation (numerics 2.1), or of the e4m3
-// numbers of one group (2.2): each number stands for a multiple of the scale, and the sum is for
-// products whose weights are stored as value + 128.
+// numbers of one group (2.2) or run (2.5): each number stands for a multiple of the scale, and the
+// sum is for products whose weights are stored as value + 128.
 struct RunScale {
   float scale;
   int32_t sum;

@@ -12,6 +12,9 @@ bool PackedMatrix::has_fp8_blocks(const PackedFormat& format, int64_t columns) {
   const int64_t block = storage_of(DType::e4m3).block;
   return format.kind == Kind::fp8 && format.group % block == 0 && columns % block == 0;
 }
+bool PackedMatrix::has_fp8_rows(const PackedFormat& format, int64_t columns) {
+  return has_fp8_blocks(format, columns) && format.group == 0;
+}
 
 namespace {
 
@@ -55,8 +58,8 @@ void PackedMatrix::blocks(DType type, int64_t row, int64_t first, int64_t count,
                           uint8_t* out) const {
   const StorageType& storage = storage_of(type);
   for (int64_t b = first; b < first + count; ++b, out += storage.bytes())
-    type == DType::e4m3 ? fp8_block(row, b * storage.block, out)
-                        : integer_block(type, row, b * storage.block, out);
+    is_e4m3(type) ? fp8_block(row, b * storage.block, out)
+                  : integer_block(type, row, b * storage.block, out);
 }
 
 void PackedMatrix::fp8_block(int64_t row, int64_t column, uint8_t* out) const {

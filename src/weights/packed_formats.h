@@ -54,11 +54,13 @@ class PackedMatrix {
   int64_t columns() const { return columns_; }
   // Elements of a row in f32, before the rounding to bf16.
   void row(int64_t row, int64_t first, int64_t count, float* out) const;
-  // `count` blocks of a row from block `first` on, as a storage type has them: e4m3 or that of
-  // block_type(). Throws Error for NaN of e4m3.
+  // `count` blocks of a row from block `first` on, as a storage type has them: e4m3, e4m3_row or
+  // that of block_type(). Throws Error for NaN of e4m3.
   void blocks(DType type, int64_t row, int64_t first, int64_t count, uint8_t* out) const;
   // Whether 128 columns of a row, and no fewer, share a scale of e4m3.
   static bool has_fp8_blocks(const PackedFormat& format, int64_t columns);
+  // Whether all columns do.
+  static bool has_fp8_rows(const PackedFormat& format, int64_t columns);
   // The type of blocks that hold the very elements: q8_0 or q4_0 for integers of 8 or 4 bits, q5_0
   // for those of 4 bits with zero points, where the scales are f16 numbers, each of whole blocks of
   // a row; bf16 for others.
@@ -101,8 +103,9 @@ class PackedMatrix {
 // Throws Error for a quantization_config that is neither one of them nor W8A8 (int8_source.h).
 void check_quantization(const json::Value& quantization, const std::string& where);
 // How matrices of a quantised checkpoint are seen: W8A8 as integers, those of block_type() in such
-// blocks and others as bf16; all as bf16; or those of e4m3 as these numbers (numerics 2.2).
-enum class Quantised { as_stored, as_twin, as_fp8 };
+// blocks and others as bf16; all as bf16; or those of e4m3 as these numbers (numerics 2.2), or
+// where their rows have one scale each, as such (numerics 2.5).
+enum class Quantised { as_stored, as_twin, as_fp8, as_fp8_row };
 // The tensors of a checkpoint with such a configuration: NAME.weight for each module's, read
 // element by element from its tensors, which are kept for the last few modules. Other matrices are
 // rounded to bf16.

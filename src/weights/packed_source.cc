@@ -68,11 +68,14 @@ class PackedSource final : public TensorSource {
     return entry.module.empty() ? nullptr : kept(entry.module);
   }
   // The type of blocks that hold a module's elements as they are, or bf16.
-  DType block_type(std::string_view name, bool as_fp8) const {
+  DType block_type(std::string_view name, Quantised how) const {
     const Entry& entry = find(name);
     if (entry.module.empty()) return DType::bf16;
     const int64_t columns = entry.info.shape.at(1);
-    if (as_fp8) return PackedMatrix::has_fp8_blocks(format_, columns) ? DType::e4m3 : DType::bf16;
+    if (how == Quantised::as_fp8)
+      return PackedMatrix::has_fp8_blocks(format_, columns) ? DType::e4m3 : DType::bf16;
+    if (how == Quantised::as_fp8_row)
+      return PackedMatrix::has_fp8_rows(format_, columns) ? DType::e4m3_row : DType::bf16;
     return PackedMatrix::block_type(format_, *stored_, *raw_, entry.module, columns);
   }
 
@@ -167,9 +170,9 @@ class PackedSource final : public TensorSource {
 // The same with matrices in blocks that hold their elements as they are.
 class BlockSource final : public TensorSource {
  public:
-  BlockSource(std::unique_ptr<PackedSource> twin, bool as_fp8) : twin_(std::move(twin)) {
+  BlockSource(std::unique_ptr<PackedSource> twin, Quantised how) : twin_(std::move(twin)) {
     for (const std::string& name : twin_->names()) {
-      const DType type = twin_->block_type(name, as_fp8);
+      const DType type = twin_->block_type(name, how);
       if (type == DType::bf16) continue;
       infos_[name] = twin_->info(name);
       infos_[name].dtype = type;
@@ -239,7 +242,7 @@ std::unique_ptr<TensorSource> quantised_tensors(std::unique_ptr<TensorSource> st
   auto twin = std::make_unique<PackedSource>(std::move(stored),
                                              read_packed_format(quantization, "config.json"));
   if (how == Quantised::as_twin) return twin;
-  return std::make_unique<BlockSource>(std::move(twin), how == Quantised::as_fp8);
+  return std::make_unique<BlockSource>(std::move(twin), how);
 }
 
 }  // namespace invar

@@ -135,9 +135,9 @@ bool are_finite_blocks(const uint8_t* block, DType type, int64_t blocks) {
     int count, at;
     uint8_t mask, limit;
   };
-  const Byte byte = type == DType::mxfp4  ? Byte{1, 0, 0xff, 253}
-                    : type == DType::e4m3 ? Byte{1, 3, 0x7f, 0x7b}
-                                          : Byte{storage.halves, storage.halves_at + 1, 0x7c, 0x7c};
+  const Byte byte = type == DType::mxfp4 ? Byte{1, 0, 0xff, 253}
+                    : is_e4m3(type)      ? Byte{1, 3, 0x7f, 0x7b}
+                                         : Byte{storage.halves, storage.halves_at + 1, 0x7c, 0x7c};
   uint8_t largest = 0;
   for (int i = 0; i < byte.count; ++i)
     for (int64_t b = 0; b < blocks; ++b)

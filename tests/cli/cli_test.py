@@ -777,7 +777,7 @@ class BadInput(CliTest):
         noted = self.copy_of_model("noted")
         config = json.loads((noted / "config.json").read_text())
         (noted / "config.json").write_text(json.dumps(config | {"my_note": 3}))
-        for flags in (["--w8a8"], ["--fp8"], ["--gguf", "q8_0"]):
+        for flags in (["--w8a8"], ["--fp8"], ["--fp8-row"], ["--gguf", "q8_0"]):
             to = self.root / ("noted" + flags[0] + ".gguf"[:5 * (flags[0] == "--gguf")])
             self.refuse(1, "--ignore-config-keys my_note", "convert", noted, to, *flags)
             self.refuse(2, 'found "hidden_size"', "convert", noted, to, *flags, "--ignore-config-keys", "my_note,hidden_size")

@@ -1,5 +1,5 @@
-// Products of e4m3 numbers on a GPU against the definition (numerics 2.2), and its tensor cores
-// against recorded ones.
+// Products of e4m3 numbers on a GPU, in groups and by rows, against the definition (numerics 2.2,
+// 2.5), and its tensor cores against recorded ones.
 #include <fmt/format.h>
 
 #include <filesystem>
@@ -16,7 +16,14 @@ namespace {
 struct Case {
   int64_t rows, n, k;
   int split_k = 1;
+  DType type = DType::e4m3;
 };
+
+// The same by rows.
+Case by_rows(Case c) {
+  c.type = DType::e4m3_row;
+  return c;
+}
 
 // Runs of whole blocks of 128 columns, and of 32, 64, 96 and 192.
 constexpr Case kCases[] = {
@@ -32,12 +39,12 @@ class Fp8OnGpu : public CudaTest {
     Rows(Device& gpu, Random& random, const Case& c)
         : x(random_rows<bf16_t>(gpu, random, c.rows, c.k)),
           q(gpu, c.rows * c.k),
-          scales(gpu, 2 * c.rows * orders::fp8_groups(c.k, c.split_k)),
+          scales(gpu, 2 * c.rows * scales_of_row(c.type, c.k, c.split_k)),
           params{.x = {x.host.data(), DType::bf16, activation_stride(c.k)},
                  .rows = c.rows,
                  .width = c.k,
                  .split_k = c.split_k,
-                 .out = {q.host.data(), DType::e4m3, c.k,
+                 .out = {q.host.data(), c.type, c.k,
                          reinterpret_cast<RunScale*>(scales.host.data())}} {
       for (int64_t i = 0; i < c.k; ++i)  // a row of finite numbers
         x.host[i] = f32_to_bf16(random.uniform());
@@ -48,8 +55,10 @@ class Fp8OnGpu : public CudaTest {
     }
     // As the GPU has them.
     Activation on_gpu() const {
-      return {q.device(), DType::e4m3, params.width, reinterpret_cast<RunScale*>(scales.device())};
+      return {q.device(), params.out.type, params.width,
+              reinterpret_cast<RunScale*>(scales.device())};
     }
+    Activation elements_on_gpu() const { return {x.device(), DType::bf16, params.x.stride}; }
     Twin<bf16_t> x;
     Twin<uint8_t> q;
     Twin<int32_t> scales;
@@ -68,10 +77,12 @@ class Fp8OnGpu : public CudaTest {
   }
 
   // `changed` changes the signs of some numbers of a weight after the definition has multiplied.
-  ::testing::AssertionResult matmul_agrees(const Case& c, bool adds, bool changed = false) {
+  // `makes`: the product makes the numbers of its rows itself.
+  ::testing::AssertionResult matmul_agrees(const Case& c, bool adds, bool changed = false,
+                                           bool makes = false) {
     Random random(c.rows * 7919 + c.n * 31 + c.k);
     Rows rows(gpu(), random, c);
-    const Fp8Weight w(random, c.n, c.k, 1);
+    const Fp8Weight w(random, c.n, c.k, 1, WeightLayout::rows, c.type);
     Twin<float> y(gpu(), random_values(random, c.rows * c.n)),
         bias(gpu(), random_values(random, c.n));
     MatmulParams p{.x = rows.params.out,
@@ -87,7 +98,7 @@ class Fp8OnGpu : public CudaTest {
     const auto matrix = copy(gpu(), w);
     rows.q.upload();
     rows.scales.upload();
-    p.x = rows.on_gpu();
+    p.x = makes ? rows.elements_on_gpu() : rows.on_gpu();
     p.w.data = matrix.data();
     p.bias = adds ? bias.device() : nullptr;
     p.y = y.device();
@@ -95,11 +106,12 @@ class Fp8OnGpu : public CudaTest {
     return y.matches();
   }
 
-  ::testing::AssertionResult gated_agrees(Case c, Nonlinearity curve, bool adds) {
+  ::testing::AssertionResult gated_agrees(Case c, Nonlinearity curve, bool adds,
+                                          bool makes = false) {
     c.split_k = 1;
     Random random(c.rows * 7919 + c.n * 31 + c.k);
     Rows rows(gpu(), random, c);
-    const Fp8Weight w(random, c.n, c.k, 2);
+    const Fp8Weight w(random, c.n, c.k, 2, WeightLayout::rows, c.type);
     const int64_t stride = round_up(c.n, kLeafPad);
     Twin<bf16_t> out(gpu(), c.rows * stride);
     Twin<float> bias(gpu(), random_values(random, 2 * c.n));
@@ -114,7 +126,7 @@ class Fp8OnGpu : public CudaTest {
     const auto matrix = copy(gpu(), w);
     rows.q.upload();
     rows.scales.upload();
-    p.x = rows.on_gpu();
+    p.x = makes ? rows.elements_on_gpu() : rows.on_gpu();
     p.gate_up.data = matrix.data();
     p.gate_bias = adds ? bias.device() : nullptr;
     p.up_bias = adds ? bias.device() + c.n : nullptr;
@@ -125,7 +137,8 @@ class Fp8OnGpu : public CudaTest {
 };
 
 std::string name_of(const Case& c) {
-  return fmt::format("rows {} n {} k {} runs {}", c.rows, c.n, c.k, c.split_k);
+  return fmt::format("{} rows {} n {} k {} runs {}", invar::name_of(c.type), c.rows, c.n, c.k,
+                     c.split_k);
 }
 
 TEST_F(Fp8OnGpu, Products) {
@@ -134,6 +147,24 @@ TEST_F(Fp8OnGpu, Products) {
     EXPECT_TRUE(matmul_agrees(c, true)) << name_of(c);
     EXPECT_TRUE(matmul_agrees(c, false)) << name_of(c);
     EXPECT_FALSE(matmul_agrees(c, false, true)) << name_of(c);
+  }
+}
+
+// Chains of many steps, and rows of bf16 that a product makes numbers of itself.
+TEST_F(Fp8OnGpu, ProductsByRows) {
+  const ScopedFlushToZero flush;
+  std::vector<Case> cases(std::begin(kCases), std::end(kCases));
+  for (const int64_t rows : {1, 4, 40, 300})
+    for (const int split_k : {1, 2, 8}) cases.push_back({rows, 136, 12288, split_k});
+  for (const Case& in_groups : cases) {
+    const Case c = by_rows(in_groups);
+    EXPECT_TRUE(matmul_agrees(c, true)) << name_of(c);
+    EXPECT_TRUE(matmul_agrees(c, false)) << name_of(c);
+    EXPECT_FALSE(matmul_agrees(c, false, true)) << name_of(c);
+    if (c.rows <= 4 && c.k % 256 == 0 && c.k < 8192) {
+      EXPECT_TRUE(matmul_agrees(c, true, false, true)) << name_of(c);
+      EXPECT_FALSE(matmul_agrees(c, true, true, true)) << name_of(c);
+    }
   }
 }
 
@@ -146,10 +177,24 @@ TEST_F(Fp8OnGpu, GatedProducts) {
           << name_of(c) << " curve " << static_cast<int>(curve);
 }
 
+TEST_F(Fp8OnGpu, GatedProductsByRows) {
+  const ScopedFlushToZero flush;
+  for (const Case& in_groups : kCases) {
+    const Case c = by_rows(in_groups);
+    for (const Nonlinearity curve : {Nonlinearity::silu, Nonlinearity::gelu_tanh})
+      EXPECT_TRUE(gated_agrees(c, curve, curve != Nonlinearity::gelu_tanh)) << name_of(c);
+    if (c.rows > 4) continue;
+    EXPECT_TRUE(gated_agrees(c, Nonlinearity::silu, true, true)) << name_of(c);
+  }
+}
+
 TEST_F(Fp8OnGpu, Quantise) {
   const ScopedFlushToZero flush;
-  for (const Case& c : {Case{40, 1, 128}, Case{40, 1, 128, 4}, Case{33, 1, 384, 4},
-                        Case{20, 1, 1024, 8}, Case{7, 1, 768, 8}, Case{300, 1, 4096, 8}}) {
+  const Case in_groups[] = {{40, 1, 128},     {40, 1, 128, 4}, {33, 1, 384, 4},
+                            {20, 1, 1024, 8}, {7, 1, 768, 8},  {300, 1, 4096, 8}};
+  std::vector<Case> cases(std::begin(in_groups), std::end(in_groups));
+  for (const Case& c : in_groups) cases.push_back(by_rows(c));
+  for (const Case& c : cases) {
     Random random(c.k + c.split_k);
     Rows rows(gpu(), random, c);
     for (size_t i = 0; i < rows.scales.host.size(); i += 2)  // a NaN is a NaN

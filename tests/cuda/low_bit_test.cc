@@ -157,5 +157,12 @@ TEST_F(LowBitOnGpu, ProductsOfE4m3NumbersHaveTheCpusHashes) {
   expect_the_cpus({.model = files / "fp8", .weights = "fp8"}, "fp8", {"hopper"});
 }
 
+TEST_F(LowBitOnGpu, ProductsOfE4m3NumbersByRowsHaveTheCpusHashes) {
+  const TempDirectory files;
+  ThreadPool pool(2);
+  make_model(files / "bf16", {.spec = preset_spec("tiny")}, 7, pool);
+  expect_the_cpus({.model = files / "bf16", .weights = "fp8-row"}, "fp8-row", {"hopper"});
+}
+
 }  // namespace
 }  // namespace invar

@@ -1,4 +1,5 @@
-// Products of e4m3 numbers on the vector sets against the definition (numerics 2.2), bit by bit.
+// Products of e4m3 numbers, in groups and by rows, on the vector sets against the definition
+// (numerics 2.2, 2.5), bit by bit.
 #include <fmt/format.h>
 
 #include <bit>
@@ -19,19 +20,21 @@ struct Case {
   int split_k = 1;
   bool bias = false, accumulate = false;
   int parts = 1;
+  DType type = DType::e4m3;
 };
 
 std::string describe(const Case& c) {
-  return fmt::format("rows {} n {} k {} runs {} bias {} accumulate {} parts {}", c.rows, c.n, c.k,
-                     c.split_k, c.bias, c.accumulate, c.parts);
+  return fmt::format("{} rows {} n {} k {} runs {} bias {} accumulate {} parts {}", name_of(c.type),
+                     c.rows, c.n, c.k, c.split_k, c.bias, c.accumulate, c.parts);
 }
 
 // Rows as the definition makes them numbers.
 struct Rows {
   Rows(Random& random, const Case& c)
-      : stride(int8_stride(c.k, WeightLayout::panels)),
+      : type(c.type),
+        stride(int8_stride(c.k, WeightLayout::panels)),
         values(c.rows * stride),
-        scales(c.rows * orders::fp8_groups(c.k, c.split_k)) {
+        scales(c.rows * scales_of_row(c.type, c.k, c.split_k)) {
     const int64_t x_stride = activation_stride(c.k);
     Guarded<bf16_t> x(c.rows * x_stride);
     for (int64_t t = 0; t < c.rows; ++t) {
@@ -46,8 +49,9 @@ struct Rows {
                            .out = view()};
     run_in_parts(1, [&](const Execution& on) { reference::quantise_fp8(p, on); });
   }
-  Activation view() const { return {values.data(), DType::e4m3, stride, scales.data()}; }
+  Activation view() const { return {values.data(), type, stride, scales.data()}; }
 
+  DType type;
   int64_t stride;
   Guarded<uint8_t> values;
   Guarded<RunScale> scales;
@@ -57,7 +61,7 @@ struct Rows {
 ::testing::AssertionResult matmul_agrees(const Kernels& table, const Case& c, bool change) {
   Random random(c.rows * 7919 + c.n * 104729 + c.k * 31 + c.split_k);
   const Rows x(random, c);
-  const Fp8Weight w(random, c.n, c.k, 1, WeightLayout::panels);
+  const Fp8Weight w(random, c.n, c.k, 1, WeightLayout::panels, c.type);
   const std::vector<float> bias = random_vector(random, c.n);
   const int64_t stride = c.n + random.below(40);
   Guarded<float> expected(c.rows * stride), found(c.rows * stride);
@@ -84,7 +88,7 @@ struct Rows {
   Case whole = c;
   whole.split_k = 1;
   const Rows x(random, whole);
-  const Fp8Weight w(random, c.n, c.k, 2, WeightLayout::panels);
+  const Fp8Weight w(random, c.n, c.k, 2, WeightLayout::panels, c.type);
   const std::vector<float> gate = random_vector(random, c.n), up = random_vector(random, c.n);
   const int64_t stride = activation_stride(c.n);
   Guarded<bf16_t> expected(c.rows * stride), found(c.rows * stride);
@@ -122,14 +126,28 @@ TEST_P(Fp8Products, AreThoseOfTheDefinition) {
       c.bias = random.below(2);
       c.accumulate = random.below(2);
       c.parts = 1 + static_cast<int>(random.below(4));
-      EXPECT_TRUE(matmul_agrees(table_, c, false)) << describe(c);
-      EXPECT_TRUE(gated_agrees(table_, c)) << describe(c);
+      for (const DType type : {DType::e4m3, DType::e4m3_row}) {
+        c.type = type;
+        EXPECT_TRUE(matmul_agrees(table_, c, false)) << describe(c);
+        EXPECT_TRUE(gated_agrees(table_, c)) << describe(c);
+      }
     }
 }
 
 TEST_P(Fp8Products, SeeAChangedNumber) {
   EXPECT_FALSE(matmul_agrees(table_, {.rows = 20, .n = 40, .k = 128}, true));
   EXPECT_FALSE(matmul_agrees(table_, {.rows = 3, .n = 40, .k = 512, .split_k = 8}, true));
+  EXPECT_FALSE(
+      matmul_agrees(table_, {.rows = 20, .n = 40, .k = 512, .type = DType::e4m3_row}, true));
+}
+
+// Chains of many steps, which lose bits that those of a group keep.
+TEST_P(Fp8Products, AreThoseOfTheDefinitionInLongRuns) {
+  for (const int64_t rows : {1, 17})
+    for (const int split_k : {1, 8}) {
+      const Case c{.rows = rows, .n = 33, .k = 12288, .split_k = split_k, .type = DType::e4m3_row};
+      EXPECT_TRUE(matmul_agrees(table_, c, false)) << describe(c);
+    }
 }
 
 // The definition by its words.
@@ -160,6 +178,19 @@ TEST(Fp8, QuantisesByTheWords) {
     EXPECT_EQ(q[3], 0);
     EXPECT_EQ(q[4], 0);
   }
+}
+TEST(Fp8, QuantisesRowsByTheWords) {
+  const ScopedFlushToZero flush;
+  std::vector<bf16_t> x(160, 0);
+  std::vector<uint8_t> q(160);
+  x[0] = f32_to_bf16(-896.0f), x[1] = f32_to_bf16(3.0f), x[130] = f32_to_bf16(7.0f);
+  EXPECT_EQ(orders::quantise_fp8_row(x.data(), 160, q.data()).scale, 2.0f);  // 896 / 448
+  EXPECT_EQ(q[0], e4m3::from_f32(-448.0f));
+  EXPECT_EQ(q[1], e4m3::from_f32(1.5f));
+  EXPECT_EQ(q[130], e4m3::from_f32(3.5f));  // no group has a scale of its own
+  x[131] = 0x7f80;
+  EXPECT_TRUE(std::isnan(orders::quantise_fp8_row(x.data(), 160, q.data()).scale));
+  EXPECT_EQ(q[130], 0);
 }
 
 }  // namespace

@@ -1,4 +1,4 @@
-// Random weights of a product of e4m3 numbers (numerics 2.2).
+// Random weights of a product of e4m3 numbers (numerics 2.2, 2.5).
 #pragma once
 
 #include <cmath>
@@ -10,20 +10,21 @@
 namespace invar {
 
 // One matrix, or a gated pair, of finite numbers; some outputs are all of the largest magnitude, or
-// mostly zeros.
+// mostly zeros. `type`: e4m3, or e4m3_row with one scale a row.
 struct Fp8Weight {
   Fp8Weight(Random& random, int64_t n, int64_t k, int64_t count,
-            WeightLayout layout = WeightLayout::rows)
-      : packed{.type = DType::e4m3, .n = n, .k = k, .layout = layout, .count = count},
+            WeightLayout layout = WeightLayout::rows, DType type = DType::e4m3)
+      : packed{.type = type, .n = n, .k = k, .layout = layout, .count = count},
         bytes(packed.bytes()) {
     std::memset(bytes.data(), 0, static_cast<size_t>(bytes.size()));
-    const StorageType& storage = storage_of(DType::e4m3);
-    std::vector<uint8_t> row(static_cast<size_t>(bytes_of(DType::e4m3, k)));
+    const StorageType& storage = storage_of(type);
+    std::vector<uint8_t> row(static_cast<size_t>(bytes_of(type, k)));
     for (int64_t m = 0; m < count; ++m)
       for (int64_t i = 0; i < n; ++i) {
         const uint32_t kind = random.below(4);
+        float scale = std::fabs(random.uniform());
         for (size_t block = 0; block < row.size(); block += storage.bytes()) {
-          const float scale = std::fabs(random.uniform());
+          if (type == DType::e4m3) scale = std::fabs(random.uniform());
           std::memcpy(&row[block], &scale, sizeof scale);
           for (int j = 0; j < storage.block; ++j)
             row[block + storage.scale_bytes + j] = number(random, kind);

@@ -1,5 +1,5 @@
 // A small model whose weights are numbers of 8 bits that are multiplied as such: what holds for
-// integers (numerics 2.1) and for e4m3 numbers (2.2).
+// integers (numerics 2.1) and for e4m3 numbers (2.2, 2.5).
 #pragma once
 
 #include <gtest/gtest.h>
@@ -15,10 +15,11 @@ namespace invar::testing_model {
 
 class ByteModel : public testing::Test {
  protected:
-  // `mode`: int8 or fp8, the name of the directory, too; `weights`: of ModelOptions.
+  // `mode`: int8, fp8 or fp8-row, the name of the directory, too; `weights`: of ModelOptions.
   ByteModel(const std::string& mode, const std::string& weights) : mode_(mode), weights_(weights) {
     make_model(files_ / "bf16", {.spec = preset_spec("tiny")}, 7, pool_);
-    (mode == "fp8" ? write_fp8 : write_w8a8)(files_ / "bf16", files_ / mode, pool_, {});
+    const auto write = mode == "fp8" ? write_fp8 : mode == "fp8-row" ? write_fp8_row : write_w8a8;
+    write(files_ / "bf16", files_ / mode, pool_, {});
   }
   ModelOptions options() const {
     return {.model = files_ / mode_, .weights = weights_, .threads = 2};

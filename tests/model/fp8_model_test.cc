@@ -50,5 +50,43 @@ TEST_F(Fp8Model, IsWrittenByBlocks) {
                 "quantization_config");
 }
 
+// By rows: also made of bf16 when it is opened.
+class Fp8RowModel : public ByteModel {
+ protected:
+  Fp8RowModel() : ByteModel("fp8-row", "fp8-row") {}
+};
+
+TEST_F(Fp8RowModel, HasOneAnswerUnderEverySchedule) {
+  expect_one_answer_under_every_schedule();
+}
+
+TEST_F(Fp8RowModel, HasOneAnswerOnEverySetThreadAndRank) {
+  expect_one_answer_on_every_set_thread_and_rank(2);
+}
+
+TEST_F(Fp8RowModel, IsThatOfTheBf16ModelAndNotItsTwin) {
+  ModelOptions made = options(), twin = options(), groups = options();
+  made.model = files_ / "bf16";
+  twin.weights = "auto";
+  groups.weights = "fp8";
+  EXPECT_EQ(Model(made).identity(), "invar-1/portable/fp8-row/row8.8");
+  EXPECT_EQ(hashes(made), hashes(options()));
+  EXPECT_NE(hashes(twin), hashes(options()));
+  // Its runs have 128 columns at most, a group each, whose sums the two modes scale alike.
+  EXPECT_EQ(hashes(groups), hashes(options()));
+  made.ranks = 2;
+  made.executor = "threads";
+  EXPECT_EQ(hashes(made), hashes(options()));
+}
+
+TEST_F(Fp8RowModel, RefusesScalesOfBlocks) {
+  write_fp8(files_ / "bf16", files_ / "blocks", pool_);
+  ModelOptions blocks = options();
+  blocks.model = files_ / "blocks";
+  EXPECT_EQ(error_of([&] { Model model(blocks); }),
+            "--weights fp8-row is for matrices with 128 k columns that are bf16, or f8_e4m3 with "
+            "scales of rows or of whole tensors, and this model has none");
+}
+
 }  // namespace
 }  // namespace invar

@@ -425,6 +425,57 @@ def blocks_dot(x, parts, runs):
         chains[r] = acc
     return add(tree(chains), F32(0))
 
+# Section 2.5: e4m3 numbers by rows. A code's value, its significand in eighths and its exponent as stored.
+E4M3_SIGNIFICANDS = np.array([(-1 if b & 128 else 1) * ((b & 7) + (8 if b & 120 else 0)) for b in range(256)], I32)
+E4M3_EXPONENTS = np.array([max(b >> 3 & 15, 1) - 7 for b in range(256)], I32)
+E4M3 = np.ldexp(E4M3_SIGNIFICANDS.astype(F32), E4M3_EXPONENTS - 3)
+
+def e4m3_of(x):
+    """Codes of the nearest numbers, ties to even; |x| is 448 at most."""
+    magnitude, values = np.abs(x).astype(F64), E4M3[:127].astype(F64)
+    above = np.clip(np.searchsorted(values, magnitude), 1, 126)
+    low, high = magnitude - values[above - 1], values[above] - magnitude
+    code = np.where((low < high) | ((low == high) & (above % 2 == 1)), above - 1, above)
+    return code + np.where(np.signbit(x), 128, 0)
+
+def scale_of(largest):
+    s = div(np.where(largest < F32(2.0**-126), F32(0), largest), F32(448))
+    return np.where(s == 0, F32(1), s)
+
+def numbers_of_weights(w):
+    """Of rows of bf16 [N, K]: codes, and scales [N]."""
+    s = scale_of(np.abs(w).max(axis=1))
+    return e4m3_of(div(w, s[:, None])), s
+
+def numbers_of(x, runs):
+    """Codes [T, runs, K / runs] and scales [T, runs]."""
+    x = x.reshape(len(x), runs, -1)
+    s = scale_of(np.abs(x).max(axis=2))
+    return e4m3_of(mul(x, div(F32(1), s)[..., None])), s
+
+def step8(acc, a, b):
+    """Section 1.4: codes a [T, 32] and b [N, 32], acc [T, N]."""
+    product = E4M3_SIGNIFICANDS[a][:, None] * E4M3_SIGNIFICANDS[b][None]  # * 2^(exponent - 6)
+    exponent = E4M3_EXPONENTS[a][:, None] + E4M3_EXPONENTS[b][None]
+    sc, ec = split_float(acc, 0)  # sc * 2^(ec - 23)
+    E = np.maximum(np.where(product != 0, exponent, -999).max(axis=2), np.where(sc != 0, ec, -999))
+    cut = (np.abs(product).astype(I64) << 7) >> np.clip(E[..., None] - exponent, 0, 62)  # units of 2^(E - 13), toward zero
+    total = np.where(product < 0, -cut, cut).sum(axis=2)
+    total += np.sign(sc) * (np.abs(sc).astype(I64) >> np.clip(10 + E - ec, 0, 62))
+    exact = np.where(total == 0, 0.0, np.ldexp(total.astype(F64), E - 13))
+    return (exact.view(I64) & ~I64((1 << 39) - 1)).view(F64).astype(F32)  # 13 bits behind the leading one, toward zero
+
+def rows_dot(x, weights, runs):
+    (w, sw), (q, s) = weights, numbers_of(x, runs)
+    w = w.reshape(len(w), runs, -1)
+    values = np.zeros((runs, len(x), len(w)), F32)
+    for r in range(runs):
+        acc = np.zeros((len(x), len(w)), F32)
+        for k in range(0, q.shape[2], 32):
+            acc = step8(acc, q[:, r, k:k + 32], w[:, r, k:k + 32])
+        values[r] = mul(acc, mul(s[:, r, None], sw[None]))
+    return add(tree(values), F32(0))
+
 def widen(kind, a):
     if kind in BLOCKS:
         return elements_of(kind, a)
@@ -777,6 +828,7 @@ class Model:
         in_blocks = {name: t for name, t in tensors.items() if t[0] in BLOCKS}
         mode = mode or ("bf16" if stored == "bf16" or in_blocks else "f32")
         assert not (mode == "blocks" and (arith != "portable" or not in_blocks)), f"{arith} refuses the weight mode blocks"
+        assert not (mode == "fp8-row" and (stored != "bf16" or in_blocks)), "the weight mode fp8-row is for bf16"
         assert not (mode == "f32" and arith != "portable"), f"{arith} refuses the weight mode f32"
         if mode == "f32":  # the same tensors widened, as if they had been stored so
             tensors = {name: ("f32", widen(*t)) for name, t in tensors.items()}
@@ -791,6 +843,9 @@ class Model:
         widened = {name: widen(*t) for name, t in tensors.items()}
         widened = {"gpt_oss": of_gpt_oss, "llama4_text": of_llama4}.get(f.name, lambda w: w)(widened)
         self.w = f.unfused(one_by_one(widened))
+        seven = {f"{p}_proj.weight" for p in ("q", "k", "v", "o", "gate", "up", "down")}
+        self.numbers = {name: numbers_of_weights(w) for name, w in self.w.items()
+                        if mode == "fp8-row" and name.split(".", 4)[-1] in seven and w.shape[1] % 128 == 0}
         self.heads, self.kv_heads, self.size, self.eps = f.heads, f.kv_heads, f.size, f.eps
         self.layers, self.scale = c["num_hidden_layers"], f.scale
         self.r_out = row_runs(self.heads * c.get("v_head_dim", self.size), self.heads)
@@ -809,6 +864,9 @@ class Model:
         """x [T, K] times the matrix, plus its bias where there is one."""
         if name + ".weight" in self.parts:
             y = blocks_dot(x, self.parts[name + ".weight"], runs)
+            return add(y, self.vector(name + ".bias")) if name + ".bias" in self.w else y
+        if name + ".weight" in self.numbers:
+            y = rows_dot(x, self.numbers[name + ".weight"], runs)
             return add(y, self.vector(name + ".bias")) if name + ".bias" in self.w else y
         if name not in self.prepared:
             w = self.w[name + ".weight"]
@@ -1092,7 +1150,7 @@ def main(argv=None):
     p.add_argument("model")
     p.add_argument("--tokens", required=True)
     p.add_argument("--arith", choices=["portable", "hopper", "pair"], default="portable")
-    p.add_argument("--weights", choices=["bf16", "f32", "blocks"])
+    p.add_argument("--weights", choices=["bf16", "f32", "blocks", "fp8-row"])
     for name, default in (("max-tokens", 4), ("top-k", 0), ("seed", 0), ("choice", 0)):
         p.add_argument("--" + name, type=int, default=default)
     for name, default in (("temperature", 0.0), ("top-p", 1.0), ("min-p", 0.0), ("repetition-penalty", 1.0),

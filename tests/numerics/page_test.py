@@ -239,6 +239,25 @@ def check_blocks():
     return failed + (len(hashes) != 2)
 
 
+def check_fp8_row():
+    """How many answers of products of e4m3 numbers by rows differ from the page, or are those of bf16."""
+    failed, hashes = 0, set()
+    with tempfile.TemporaryDirectory() as folder:
+        subprocess.run([INVAR, "make-model", f"{folder}/model", "--layers", "2", "--hidden", "256", "--heads", "8", "--kv-heads", "2",
+                        "--head-dim", "64", "--ffn", "512"], check=True, stdout=subprocess.DEVNULL)
+        tokens = [(7 * i * i + 3 * i) % 512 for i in range(9)]
+        for arithmetic, mode, ranks in [("portable", "fp8-row", 1), ("hopper", "fp8-row", 2), ("portable", "bf16", 1)]:
+            flags = ["--weights", mode.replace("bf16", "auto"), "--tensor-parallel-size", str(ranks)]
+            engine = engine_answer(folder, f"{folder}/model", arithmetic, tokens, PLAIN, flags)
+            page = page_answer(f"{folder}/model", arithmetic, tokens, PLAIN | {"weights": mode})
+            differing = [key for key in engine if engine[key] != page[key]]
+            hashes.add(page["logits_hash"])
+            failed += bool(differing)
+            print(f"{mode}, {arithmetic}: {engine['logits_hash'][:16]}", f"DIFFERENT: {differing} {engine} {page}" if differing else "equal",
+                  flush=True)
+    return failed + (len(hashes) != 3)
+
+
 def specifications():
     """How many of the models have another specification than the page says."""
     found = {}
@@ -268,7 +287,7 @@ def main():
         failed += bool(differing)
         print(f"{model} {arithmetic} {length} tokens: {engine['logits_hash'][:16]} {block['logits_hash'][:16]}",
               f"DIFFERENT: {differing} {engine} {block}" if differing else "equal", flush=True)
-    failed += check_experts() + check_gemma4() + check_blocks()
+    failed += check_experts() + check_gemma4() + check_blocks() + check_fp8_row()
     # The control: other tokens, arithmetics and prompts have other hashes.
     if len(hashes) < count * 2 // 3:
         print(f"expected the cases to have different hashes, found {len(hashes)} in {count}")

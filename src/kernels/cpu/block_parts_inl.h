@@ -158,6 +158,7 @@ inline bool with_parts_of(DType type, const Use& use) {
     case DType::f32:
     case DType::i8:
     case DType::e4m3:
+    case DType::e4m3_row:
       break;
   }
   return false;

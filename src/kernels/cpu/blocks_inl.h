@@ -291,6 +291,7 @@ inline bool with_leaf_of(DType type, const Use& use) {
     case DType::f32:
     case DType::i8:
     case DType::e4m3:
+    case DType::e4m3_row:
       break;
   }
   return false;

@@ -59,9 +59,9 @@ template <void (*matmul)(const MatmulParams&, const Execution&),
 void override_qkv_product(Kernels& kernels) {
   if (kernels.order != order) return;
   kernels.qkv_product = [](const QkvProductParams& p, const Execution& on) {
-    const auto product = p.w.type == DType::i8     ? int8_matmul
-                         : p.w.type == DType::e4m3 ? fp8_matmul
-                                                   : matmul;
+    const auto product = p.w.type == DType::i8 ? int8_matmul
+                         : is_e4m3(p.w.type)   ? fp8_matmul
+                                               : matmul;
     qkv_product(product, rows, p, on);
   };
 }

@@ -1,5 +1,5 @@
-// Products of e4m3 numbers for the table of kernels: numerics 2.2. A CPU has no such instruction
-// and computes the tensor cores' steps with floats.
+// Products of e4m3 numbers for the table of kernels: numerics 2.2, 2.5. A CPU has no such
+// instruction and computes the tensor cores' steps with floats.
 #pragma once
 
 #include "kernels/cpu/matmul.h"

@@ -1,9 +1,9 @@
-// Products of e4m3 numbers (numerics 2.2); a lane is an output. A step truncates its addends toward
-// zero at a place that its largest one sets: here a sum does that, of each addend with a number so
-// large that its last place is that one, while the processor rounds toward zero. Addends above zero
-// and below meet numbers of their own sign. A chain begins at +0 and has four steps at most, so
-// nothing in it is NaN, infinite, subnormal or too large. Included after a vec16 header,
-// vec16_math.h, product_end_inl.h and run_trees_inl.h.
+// Products of e4m3 numbers, in groups or by rows (numerics 2.2, 2.5); a lane is an output. A step
+// truncates its addends toward zero at a place that its largest one sets: here a sum does that, of
+// each addend with a number so large that its last place is that one, while the processor rounds
+// toward zero. Addends above zero and below meet numbers of their own sign. A chain begins at +0
+// and has at most 2^17 products below 2^18, so nothing in it is NaN, infinite, subnormal or too
+// large. Included after a vec16 header, vec16_math.h, product_end_inl.h and run_trees_inl.h.
 #pragma once
 
 #include <immintrin.h>
@@ -13,7 +13,7 @@ namespace invar::cpu {
 
 namespace {
 
-constexpr int64_t kGroup = 128;           // columns that share a scale
+constexpr int64_t kGroup = 128;           // columns that share a scale, or are split together
 constexpr unsigned kTowardZero = 0x6000;  // of MXCSR
 
 // Numbers of a byte each, in the lowest bits of lanes, and their exponents as powers of two, which
@@ -108,11 +108,12 @@ inline Vec16 step(const RowColumns& x, int64_t first, const Column* w, Vec16 acc
   const Vec16 sum = sums.from(origin) + others.from(origin);  // exact
   return value_of(bits_of(sum) & splat_bits(0xfffffc00));
 }
-// Chains [row][16] of a group. The caller has set rounding toward zero, so this is not inlined.
-[[gnu::noinline]] inline void multiply_group(const RowColumns* x, int64_t rows, const Column* w,
-                                             int64_t count, float* chains) {
+// Chains [row][16] go on over `count` columns. The caller has set rounding toward zero, so this is
+// not inlined.
+[[gnu::noinline]] inline void extend_chains(const RowColumns* x, int64_t rows, const Column* w,
+                                            int64_t count, float* chains) {
   for (int64_t t = 0; t < rows; ++t) {
-    Vec16 acc = splat(0.0f);
+    Vec16 acc = load(chains + t * 16);
     for (int64_t k = 0; k < count; k += kLeaf) acc = step(x[t], k, w + k, acc);
     store(chains + t * 16, acc);
   }
@@ -124,12 +125,19 @@ inline Vec16 step(const RowColumns& x, int64_t first, const Column* w, Vec16 acc
     store(sums + i, fma(load(chains + i), splat(own[i / 16]->scale) * load(scale), load(sums + i)));
 }
 
+// A run's chains times the rows' scales and the outputs'.
+inline void scale_run(const RunScale* const* own, int64_t rows, const float* scale, float* chains) {
+  for (int64_t i = 0; i < rows * 16; i += 16)
+    store(chains + i, load(chains + i) * (splat(own[i / 16]->scale) * load(scale)));
+}
+
 class Fp8Product {
  public:
   explicit Fp8Product(const PanelProduct& p)
       : p_(p),
+        by_rows_(p.stored == DType::e4m3_row),
         run_(p.leaves * kLeaf / p.split_k),
-        row_scales_(ceil_div(p.leaves * kLeaf, kGroup) + p.split_k - 1) {}
+        row_scales_(by_rows_ ? p.split_k : ceil_div(p.leaves * kLeaf, kGroup) + p.split_k - 1) {}
 
   void run() {
     for (int64_t row = 0; row < p_.rows; row += kRows)
@@ -152,29 +160,45 @@ class Fp8Product {
         last = smaller((first / kGroup + 1) * kGroup, end);
         add_columns(row, panel, panels, r, first, last - first, sums);
       }
+      if (by_rows_) scale_panels(row, panel, panels, r, sums);
       trees_.add(r, panels * rows_);
     }
     for (int64_t q = 0; q < panels; ++q) write(row, panel + q, trees_.dots() + q * rows_ * 16);
   }
 
-  // A group of run r, or what is of it in the run: sums [panel][row][16].
+  const char* panel_at(int64_t panel) const {
+    return static_cast<const char*>(p_.w) + panel * p_.panel_bytes;
+  }
+  const float* scales_at(int64_t panel, int64_t group) const {
+    return reinterpret_cast<const float*>(panel_at(panel) + p_.scales) + group * 16;
+  }
+
+  // A group of run r, or what is of it in the run: sums [panel][row][16], which by rows are chains.
   void add_columns(int64_t row, int64_t panel, int64_t panels, int r, int64_t first, int64_t count,
                    float* sums) {
-    const RunScale* own[kRows];
+    const RunScale* own[kRows];  // in groups
     for (int64_t t = 0; t < rows_; ++t) {
-      own[t] = &p_.x_scales[(row + t) * row_scales_ + first / kGroup + r];
+      if (!by_rows_) own[t] = &p_.x_scales[(row + t) * row_scales_ + first / kGroup + r];
       split_row(static_cast<const char*>(p_.x) + (row + t) * p_.x_stride + first, count, x_[t]);
     }
     for (int64_t q = 0; q < panels; ++q, sums += rows_ * 16) {
-      const char* w = static_cast<const char*>(p_.w) + (panel + q) * p_.panel_bytes;
-      split_columns(w, first, count, columns_);
+      float* chains = by_rows_ ? sums : chains_;
+      for (int64_t i = 0; !by_rows_ && i < rows_ * 16; i += 16) store(chains + i, splat(0.0f));
+      split_columns(panel_at(panel + q), first, count, columns_);
       const unsigned mode = _mm_getcsr();
       _mm_setcsr(mode | kTowardZero);
-      multiply_group(x_, rows_, columns_, count, chains_);
+      extend_chains(x_, rows_, columns_, count, chains);
       _mm_setcsr(mode);
-      add_group(own, rows_, reinterpret_cast<const float*>(w + p_.scales) + first / kGroup * 16,
-                chains_, sums);
+      if (!by_rows_) add_group(own, rows_, scales_at(panel + q, first / kGroup), chains, sums);
     }
+  }
+
+  // The value of run r, by rows: a panel's outputs have one scale each.
+  void scale_panels(int64_t row, int64_t panel, int64_t panels, int r, float* chains) const {
+    const RunScale* own[kRows];
+    for (int64_t t = 0; t < rows_; ++t) own[t] = &p_.x_scales[(row + t) * row_scales_ + r];
+    for (int64_t q = 0; q < panels; ++q, chains += rows_ * 16)
+      scale_run(own, rows_, scales_at(panel + q, 0), chains);
   }
 
   // `dots` [row][16] of a panel; of a gated pair with the first, those of the second after them.
@@ -186,6 +210,7 @@ class Fp8Product {
   }
 
   const PanelProduct& p_;
+  const bool by_rows_;
   const int64_t run_, row_scales_;  // columns; of a row
   int64_t rows_ = 0;
   RowColumns x_[kRows];

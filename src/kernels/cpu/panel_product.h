@@ -16,7 +16,7 @@ struct PanelProduct {
   int64_t scales;  // where a panel's begin, for types with blocks
   const void* x;
   int64_t x_stride;          // bytes between rows
-  const RunScale* x_scales;  // of integers: [rows][runs]; of e4m3: [rows][groups]
+  const RunScale* x_scales;  // of integers and e4m3_row: [rows][runs]; of e4m3: [rows][groups]
   int64_t rows;
   const void* w;        // the first panel
   int64_t panel_bytes;  // from panel to panel
@@ -92,7 +92,7 @@ void int8_product_amx(const PanelProduct& p);
 // orders::quantise_run, pad columns are written too.
 RunScale quantise_avx2(const uint16_t* x, int64_t k, int8_t* q);
 
-// Products of e4m3 numbers (numerics 2.2).
+// Products of e4m3 numbers (numerics 2.2, 2.5).
 void fp8_product_avx2(const PanelProduct& p);
 void fp8_product_avx512(const PanelProduct& p);
 

@@ -7,8 +7,9 @@ namespace invar::cuda {
 
 namespace {
 
+// Of bf16, which are unpacked.
 bool has_blocks(const Matrix& w) {
-  return storage_of(w.type).has_blocks();
+  return storage_of(w.type).has_blocks() && !is_e4m3(w.type);
 }
 
 RowNorm row_of(const RmsNormParams& p) {

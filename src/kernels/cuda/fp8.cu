@@ -1,10 +1,11 @@
-// Products of e4m3 numbers (numerics 2.2): rows become numbers, and the choice of a kernel.
+// Products of e4m3 numbers (numerics 2.2, 2.5): rows become numbers, and the choice of a kernel.
 #include "kernels/cuda/fp8.h"
 
 #include "base/check.h"
 #include "device/cuda/cuda_check.h"
 #include "device/cuda/cuda_stream.h"
-#include "kernels/cuda/elementwise.cuh"
+#include "kernels/cuda/fp8_rows.cuh"
+#include "kernels/cuda/int8.h"
 #include "kernels/cuda/int8_rows.cuh"
 #include "kernels/cuda/tma.cuh"
 
@@ -14,18 +15,6 @@ namespace {
 
 constexpr int kThreads = 128, kLanes = 16, kAtOnce = 8;  // 16 lanes with 8 elements each: a group
 static_assert(kLanes * kAtOnce == orders::kFp8Group);
-
-// Four numbers to nearest, ties to even, as bytes.
-__device__ __forceinline__ uint32_t four_e4m3(uint2 elements, float inverse) {
-  const auto pair = [&](uint32_t word) {
-    const float low = __uint_as_float(word << 16) * inverse,
-                high = __uint_as_float(word & 0xffff0000) * inverse;
-    uint16_t both;
-    asm("cvt.rn.satfinite.e4m3x2.f32 %0, %1, %2;" : "=h"(both) : "f"(high), "f"(low));
-    return static_cast<uint32_t>(both);
-  };
-  return pair(elements.x) | pair(elements.y) << 16;
-}
 
 // The group with scale `slot` of a row: its columns, [first, end), or none.
 struct GroupColumns {
@@ -62,18 +51,41 @@ __global__ __launch_bounds__(kThreads) void quantise_kernel(QuantiseParams p, in
   for (int apart = kLanes / 2; apart >= 1; apart /= 2)
     largest = max(largest, __shfl_xor_sync(lanes, largest, apart));
   if (!is_mine) return;
-  const bool is_finite = largest < 0x7f80;
-  float scale = __fdiv_rn(bf16_to_f32(static_cast<bf16_t>(largest)), 448.0f);
-  if (scale == 0.0f) scale = 1.0f;
-  const float inverse = 1.0f / scale;
-  uint2 q = {0, 0};
-  if (is_finite) q = {four_e4m3({v.x, v.y}, inverse), four_e4m3({v.z, v.w}, inverse)};
-  *reinterpret_cast<uint2*>(static_cast<uint8_t*>(p.out.data) + t * p.out.stride + column) = q;
-  if (lane == 0) p.out.scales[i] = {is_finite ? scale : __uint_as_float(0x7fffffff), 0};
+  const Fp8Scale scale(largest);
+  *reinterpret_cast<uint2*>(static_cast<uint8_t*>(p.out.data) + t * p.out.stride + column) = {
+      scale.four(v.x, v.y), scale.four(v.z, v.w)};
+  if (lane == 0) p.out.scales[i] = {scale.stored(), 0};
 }
 
-void check_numbers(const Activation& x, const Matrix& w, int split_k) {
-  CHECK(w.type == DType::e4m3 && x.type == DType::e4m3, "a product of e4m3 numbers");
+// By rows: a block a run, eight elements of each thread at a time; pad columns are zeros and stay
+// so.
+__global__ __launch_bounds__(kThreads) void quantise_rows_kernel(QuantiseParams p) {
+  __shared__ int parts[kThreads / kWarp];
+  let_next_kernel_start();
+  wait_for_kernels_before();
+  const int64_t i = blockIdx.x, t = i / p.split_k, length = p.width / p.split_k,
+                first = i % p.split_k * length, eights = length / kAtOnce;
+  const auto* x =
+      reinterpret_cast<const uint4*>(static_cast<const bf16_t*>(p.x.data) + t * p.x.stride + first);
+  auto* q = reinterpret_cast<uint2*>(static_cast<uint8_t*>(p.out.data) + t * p.out.stride + first);
+  int largest = 0;
+  for (int64_t e = threadIdx.x; e < eights; e += kThreads) largest = largest_of(largest, x[e]);
+  parts[threadIdx.x / kWarp] = __reduce_max_sync(kAllLanes, largest);
+  __syncthreads();
+#pragma unroll
+  for (int warp = 0; warp < kThreads / kWarp; ++warp) largest = max(largest, parts[warp]);
+  const Fp8Scale scale(largest);
+  for (int64_t e = threadIdx.x; e < eights; e += kThreads) {
+    const uint4 v = x[e];
+    q[e] = {scale.four(v.x, v.y), scale.four(v.z, v.w)};
+  }
+  if (threadIdx.x == 0) p.out.scales[i] = {scale.stored(), 0};
+}
+
+void check_numbers(const Activation& x, const Matrix& w, int64_t rows, int split_k) {
+  const bool becomes = w.type == DType::e4m3_row && x.type == DType::bf16;
+  CHECK(is_e4m3(w.type) && (x.type == w.type || (becomes && makes_integers(w, rows, split_k))),
+        "a product of e4m3 numbers");
   CHECK(w.layout == WeightLayout::rows, "products of e4m3 numbers take weights in rows");
   CHECK(w.k % orders::kFp8Group == 0 && (split_k == 1 || w.k / split_k % kLeafPad == 0),
         "whole blocks of e4m3 numbers in runs of whole leaves");
@@ -82,9 +94,16 @@ void check_numbers(const Activation& x, const Matrix& w, int split_k) {
 }  // namespace
 
 void quantise_fp8(const QuantiseParams& p, const Execution& on) {
-  CHECK(p.x.type == DType::bf16 && p.out.type == DType::e4m3, "what is quantised is bf16");
+  CHECK(p.x.type == DType::bf16 && is_e4m3(p.out.type), "what is quantised is bf16");
   CHECK(p.width % orders::kFp8Group == 0, "whole blocks of e4m3 numbers");
   if (p.rows == 0) return;
+  if (p.out.type == DType::e4m3_row)
+    return launch("quantising rows", quantise_rows_kernel,
+                  {.blocks = static_cast<int>(p.rows) * p.split_k,
+                   .threads = kThreads,
+                   .shared_bytes = 0,
+                   .early = true},
+                  on, p);
   const auto slots = static_cast<int>(orders::fp8_groups(p.width, p.split_k));
   const int64_t blocks = (p.rows * slots * kLanes + kThreads - 1) / kThreads;
   launch(
@@ -94,15 +113,19 @@ void quantise_fp8(const QuantiseParams& p, const Execution& on) {
 }
 
 void fp8_matmul(const MatmulParams& p, const Execution& on) {
-  check_numbers(p.x, p.w, p.split_k);
+  check_numbers(p.x, p.w, p.rows, p.split_k);
   if (p.rows == 0) return;
+  if (p.w.type == DType::e4m3_row)
+    return (p.rows <= kMostFewFp8Rows ? few_fp8_row_matmul : fp8_row_tiles_matmul)(p, on);
   const bool is_few = p.rows <= kMostFewFp8Rows && p.w.k / p.split_k % orders::kFp8Group == 0;
   is_few ? few_fp8_matmul(p, on) : fp8_tiles_matmul(p, on);
 }
 
 void fp8_gated_matmul(const GatedMatmulParams& p, const Execution& on) {
-  check_numbers(p.x, p.gate_up, 1);
+  check_numbers(p.x, p.gate_up, p.rows, 1);
   if (p.rows == 0) return;
+  if (p.gate_up.type == DType::e4m3_row)
+    return (p.rows <= kMostFewFp8Rows ? few_fp8_row_gated : fp8_row_tiles_gated)(p, on);
   p.rows <= kMostFewFp8Rows ? few_fp8_gated(p, on) : fp8_tiles_gated(p, on);
 }
 

@@ -1,4 +1,4 @@
-// Products of e4m3 numbers (numerics 2.2) on a GPU, from weights in rows.
+// Products of e4m3 numbers (numerics 2.2, 2.5) on a GPU, from weights in rows.
 #pragma once
 
 #include <cstdint>
@@ -16,7 +16,13 @@ constexpr int kMostFewFp8Rows = 64;
 void few_fp8_matmul(const MatmulParams& p, const Execution& on);
 void few_fp8_in_runs(const MatmulParams& p, const Execution& on);
 void few_fp8_gated(const GatedMatmulParams& p, const Execution& on);
-// Any number of rows and any runs.
+// The same by rows.
+void few_fp8_row_matmul(const MatmulParams& p, const Execution& on);
+void few_fp8_row_in_runs(const MatmulParams& p, const Execution& on);
+void few_fp8_row_gated(const GatedMatmulParams& p, const Execution& on);
+void fp8_row_tiles_matmul(const MatmulParams& p, const Execution& on);
+void fp8_row_tiles_gated(const GatedMatmulParams& p, const Execution& on);
+// Any number of rows and any runs, in groups.
 void fp8_tiles_matmul(const MatmulParams& p, const Execution& on);
 void fp8_tiles_gated(const GatedMatmulParams& p, const Execution& on);
 

@@ -6,7 +6,8 @@
 namespace invar::cuda {
 
 void quantise(const QuantiseParams& p, const Execution& on);
-// Whether products of so many rows take them as bf16, too: few rows that fit into shared memory.
+// Whether products of so many rows, of e4m3_row also, take them as bf16, too: few rows that fit
+// into shared memory.
 bool makes_integers(const Matrix& w, int64_t rows, int split_k);
 void int8_matmul(const MatmulParams& p, const Execution& on);
 void int8_gated_matmul(const GatedMatmulParams& p, const Execution& on);

@@ -217,15 +217,18 @@ int workers_for(int64_t outputs, const Execution& on) {
 
 bool few_norms(const Matrix& w, const Execution& on) {
   return w.layout == WeightLayout::rows && norms_row(w.k, workers_for(outputs_of(w), on)) &&
-         (w.type == DType::bf16 || (w.type == DType::i8 && makes_integers(w, 1, 1)));
+         (w.type == DType::bf16 ||
+          ((w.type == DType::i8 || w.type == DType::e4m3_row) && makes_integers(w, 1, 1)));
 }
 void few_normed_matmul(const MatmulParams& p, const RowNorm& norm, const Execution& on) {
-  p.w.type == DType::i8 ? few<8, MadeInt8Kind>(p, p.w, on, norm)
-                        : few<8, NormedBf16Kind>(p, p.w, on, norm);
+  p.w.type == DType::i8         ? few<8, MadeInt8Kind>(p, p.w, on, norm)
+  : p.w.type == DType::e4m3_row ? few<8, MadeFp8RowKind>(p, p.w, on, norm)
+                                : few<8, NormedBf16Kind>(p, p.w, on, norm);
 }
 void few_normed_gated(const GatedMatmulParams& p, const RowNorm& norm, const Execution& on) {
-  p.gate_up.type == DType::i8 ? few<8, MadeInt8Kind>(p, p.gate_up, on, norm)
-                              : few<8, NormedBf16Kind>(p, p.gate_up, on, norm);
+  p.gate_up.type == DType::i8         ? few<8, MadeInt8Kind>(p, p.gate_up, on, norm)
+  : p.gate_up.type == DType::e4m3_row ? few<8, MadeFp8RowKind>(p, p.gate_up, on, norm)
+                                      : few<8, NormedBf16Kind>(p, p.gate_up, on, norm);
 }
 
 bool makes_integers(const Matrix& w, int64_t rows, int split_k) {
@@ -238,20 +241,31 @@ bool makes_integers(const Matrix& w, int64_t rows, int split_k) {
          MadeInt8Kind::bytes(w.k, split_k, std::min(split_k, 4)) <= kMost;
 }
 
+namespace {
+
+template <typename Numbers, typename Params>
+void few_bytes(const Params& p, const Matrix& w, const Execution& on) {
+  using Kind = ByteKind<Numbers>;
+  if (p.x.type == DType::bf16) return few<8, MadeByteKind<Numbers>>(p, w, on);
+  p.rows <= 8    ? few<8, Kind>(p, w, on)
+  : p.rows <= 16 ? few<16, Kind>(p, w, on)
+  : p.rows <= 32 ? few<32, Kind>(p, w, on)
+                 : few<64, Kind>(p, w, on);
+}
+
+}  // namespace
+
 void few_int8_matmul(const MatmulParams& p, const Execution& on) {
-  if (p.split_k > 1) return few_int8_in_runs(p, on);
-  if (p.x.type == DType::bf16) return few<8, MadeInt8Kind>(p, p.w, on);
-  p.rows <= 8    ? few<8, Int8Kind>(p, p.w, on)
-  : p.rows <= 16 ? few<16, Int8Kind>(p, p.w, on)
-  : p.rows <= 32 ? few<32, Int8Kind>(p, p.w, on)
-                 : few<64, Int8Kind>(p, p.w, on);
+  p.split_k > 1 ? few_int8_in_runs(p, on) : few_bytes<Integers>(p, p.w, on);
 }
 void few_int8_gated(const GatedMatmulParams& p, const Execution& on) {
-  if (p.x.type == DType::bf16) return few<8, MadeInt8Kind>(p, p.gate_up, on);
-  p.rows <= 8    ? few<8, Int8Kind>(p, p.gate_up, on)
-  : p.rows <= 16 ? few<16, Int8Kind>(p, p.gate_up, on)
-  : p.rows <= 32 ? few<32, Int8Kind>(p, p.gate_up, on)
-                 : few<64, Int8Kind>(p, p.gate_up, on);
+  few_bytes<Integers>(p, p.gate_up, on);
+}
+void few_fp8_row_matmul(const MatmulParams& p, const Execution& on) {
+  p.split_k > 1 ? few_fp8_row_in_runs(p, on) : few_bytes<E4m3Numbers>(p, p.w, on);
+}
+void few_fp8_row_gated(const GatedMatmulParams& p, const Execution& on) {
+  few_bytes<E4m3Numbers>(p, p.gate_up, on);
 }
 
 void few_fp8_matmul(const MatmulParams& p, const Execution& on) {

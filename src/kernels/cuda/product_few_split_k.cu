@@ -232,12 +232,25 @@ template void few_split_k_matmul<16>(const MatmulParams&, const Execution&);
 template void few_split_k_matmul<32>(const MatmulParams&, const Execution&);
 template void few_split_k_matmul<64>(const MatmulParams&, const Execution&);
 
+namespace {
+
+template <typename Numbers>
+void few_bytes_in_runs(const MatmulParams& p, const Execution& on) {
+  using Kind = ByteKind<Numbers>;
+  if (p.x.type == DType::bf16) return few_in_parts<8, MadeByteKind<Numbers>>(p, on);
+  p.rows <= 8    ? few_in_parts<8, Kind>(p, on)
+  : p.rows <= 16 ? few_in_parts<16, Kind>(p, on)
+  : p.rows <= 32 ? few_in_parts<32, Kind>(p, on)
+                 : few_in_parts<64, Kind>(p, on);
+}
+
+}  // namespace
+
 void few_int8_in_runs(const MatmulParams& p, const Execution& on) {
-  if (p.x.type == DType::bf16) return few_in_parts<8, MadeInt8Kind>(p, on);
-  p.rows <= 8    ? few_in_parts<8, Int8Kind>(p, on)
-  : p.rows <= 16 ? few_in_parts<16, Int8Kind>(p, on)
-  : p.rows <= 32 ? few_in_parts<32, Int8Kind>(p, on)
-                 : few_in_parts<64, Int8Kind>(p, on);
+  few_bytes_in_runs<Integers>(p, on);
+}
+void few_fp8_row_in_runs(const MatmulParams& p, const Execution& on) {
+  few_bytes_in_runs<E4m3Numbers>(p, on);
 }
 
 void few_fp8_in_runs(const MatmulParams& p, const Execution& on) {

@@ -1,11 +1,13 @@
-// What products of few rows by bf16 and by integers (numerics 2.1) have of their own: the step, the
-// operands for TMA, and what becomes of a run's sums. A row of a stage is 128 bytes of either. What
-// those of e4m3 numbers have is in fp8_kind.cuh.
+// What products of few rows by bf16, by integers (numerics 2.1) and by e4m3 numbers by rows (2.5)
+// have of their own: the step, the operands for TMA, and what becomes of a run's sums. A row of a
+// stage is 128 bytes of any. What those of e4m3 numbers in groups have is in fp8_kind.cuh.
 #pragma once
 
+#include "kernels/cuda/fp8_rows.cuh"
 #include "kernels/cuda/int8_rows.cuh"
 #include "kernels/cuda/product_hopper.cuh"
 #include "kernels/cuda/row_in_block.cuh"
+#include "kernels/cuda/wgmma_e4m3.cuh"
 #include "kernels/cuda/wgmma_integers.cuh"
 
 namespace invar::cuda {
@@ -78,8 +80,35 @@ inline CUtensorMap int8_rows_map(const void* data, int64_t bytes, int64_t rows, 
        .box = {kSlice, static_cast<uint32_t>(box_rows), static_cast<uint32_t>(box_runs)}});
 }
 
-struct Int8Kind {
+// Integers and e4m3 numbers: what a run's steps add up to, and how a run of bf16 becomes them.
+struct Integers {
   using Sum = int;
+  using Scale = RowScale;
+
+  template <int kColumns>
+  static __device__ __forceinline__ void step(int (&d)[kColumns / 2], uint64_t a, uint64_t b,
+                                              int keep) {
+    integer_step<kColumns>(d, a, b, keep);
+  }
+  static __device__ __forceinline__ float value(int sum) { return __int2float_rn(sum); }
+};
+struct E4m3Numbers {
+  using Sum = float;
+  using Scale = Fp8Scale;
+
+  template <int kColumns>
+  static __device__ __forceinline__ void step(float (&d)[kColumns / 2], uint64_t a, uint64_t b,
+                                              int keep) {
+    e4m3_step<kColumns>(d, a, b, keep);
+  }
+  static __device__ __forceinline__ float value(float sum) { return sum; }
+};
+
+// Numbers of a byte with a scale for each output, and for each run of a row of x.
+template <typename Of>
+struct ByteKind {
+  using Numbers = Of;
+  using Sum = typename Of::Sum;
   static constexpr bool kMakesRows = false, kMakes = kMakesRows, kPromotes = false;
   static constexpr int kLine = kLineBytes;
 
@@ -89,7 +118,7 @@ struct Int8Kind {
   int n, runs;
 
   template <typename Params>
-  Int8Kind(const Params& p, const Matrix& m)
+  ByteKind(const Params& p, const Matrix& m)
       : x(p.x.scales),
         w(static_cast<const char*>(m.data) + m.scales_at()),
         unit_bytes(m.unit_bytes()),
@@ -119,9 +148,9 @@ struct Int8Kind {
   }
 
   template <int kColumns>
-  static __device__ __forceinline__ void step(int (&d)[kColumns / 2], uint64_t a, uint64_t b,
+  static __device__ __forceinline__ void step(Sum (&d)[kColumns / 2], uint64_t a, uint64_t b,
                                               int keep) {
-    integer_step<kColumns>(d, a, b, keep);
+    Of::template step<kColumns>(d, a, b, keep);
   }
   // Of an output of the only matrix, or of a pair's second.
   __device__ __forceinline__ float weight_scale(int output, int matrix = 0) const {
@@ -131,7 +160,7 @@ struct Int8Kind {
   // What a run's sums stand for, where weights are rows: those of `output` and the one 8 after, or
   // of a pair; a lane's rows of x are columns (wgmma_steps.cuh), `rows` of them real.
   template <int kTokens, int kMatrices>
-  __device__ __forceinline__ void finish(const int (&sum)[kTokens / 2], int output, int run, int,
+  __device__ __forceinline__ void finish(const Sum (&sum)[kTokens / 2], int output, int run, int,
                                          int rows, float (&d)[kTokens / 2]) const {
     scale_sums<kTokens, kMatrices>(
         sum, output, [&](int t) { return t < rows ? x[t * runs + run].scale : 0.0f; }, d);
@@ -140,24 +169,29 @@ struct Int8Kind {
  protected:
   // `scale` is that of a row of x.
   template <int kTokens, int kMatrices, typename Scale>
-  __device__ __forceinline__ void scale_sums(const int (&sum)[kTokens / 2], int output,
+  __device__ __forceinline__ void scale_sums(const Sum (&sum)[kTokens / 2], int output,
                                              const Scale& scale, float (&d)[kTokens / 2]) const {
     const float first = weight_scale(output),
                 second = kMatrices == 2 ? weight_scale(output, 1) : weight_scale(output + 8);
 #pragma unroll
     for (int i = 0; i < kTokens / 2; ++i) {
       const int t = i / 4 * 8 + static_cast<int>(threadIdx.x) % 4 * 2 + i % 2;
-      d[i] = __int2float_rn(sum[i]) * (scale(t) * (i / 2 % 2 ? second : first));
+      d[i] = Of::value(sum[i]) * (scale(t) * (i / 2 % 2 ? second : first));
     }
   }
 };
+using Int8Kind = ByteKind<Integers>;
+using Fp8RowKind = ByteKind<E4m3Numbers>;
 
-// The same of up to eight rows of bf16, of which each block makes integers itself: in its shared
+// The same of up to eight rows of bf16, of which each block makes the numbers itself: in its shared
 // memory they lie as TMA would bring them, [run of the block][line][row], and then a scale for each
 // [run][row].
-struct MadeInt8Kind : Int8Kind {
+template <typename Of>
+struct MadeByteKind : ByteKind<Of> {
+  using Base = ByteKind<Of>;
+  using Sum = typename Of::Sum;
   static constexpr bool kMakesRows = true, kMakes = kMakesRows;
-  static constexpr int kRows = 8;
+  static constexpr int kRows = 8, kLine = kLineBytes;
 
   const bf16_t* elements;
   int64_t stride;
@@ -166,8 +200,8 @@ struct MadeInt8Kind : Int8Kind {
   int made_at = 0, scales_at = 0, staged_at = 0;
 
   template <typename Params>
-  MadeInt8Kind(const Params& p, const Matrix& m, const RowNorm& of = {})
-      : Int8Kind(p, m),
+  MadeByteKind(const Params& p, const Matrix& m, const RowNorm& of = {})
+      : Base(p, m),
         norm(of),
         elements(static_cast<const bf16_t*>(p.x.data)),
         stride(p.x.stride),
@@ -178,11 +212,11 @@ struct MadeInt8Kind : Int8Kind {
   template <typename Params>
   static ProductMaps maps(Params p, int, int w_rows) {
     p.x.stride = round_up(inner_size(p), 16);
-    return Int8Kind::maps(p, 1, w_rows);
+    return Base::maps(p, 1, w_rows);
   }
   static ProductMaps maps_in_parts(MatmulParams p, int, int w_rows, int parts) {
     p.x.stride = round_up(p.w.k, 16);
-    return Int8Kind::maps_in_parts(p, 1, w_rows, parts);
+    return Base::maps_in_parts(p, 1, w_rows, parts);
   }
 
   static int bytes(int64_t k, int split_k, int runs) {
@@ -200,8 +234,8 @@ struct MadeInt8Kind : Int8Kind {
   __device__ __forceinline__ int line_at(int run, int line) const {
     return made_at + (run * lines + line) * kRows * kLineBytes;
   }
-  // By so many warps: `of` runs from `first` on. Warps share out a run's integers, but not its
-  // maximum.
+  // By so many warps: `of` runs from `first` on. Warps share out a run's numbers, but not its
+  // maximum. Lines are filled up with zeros: what is there may be no number of e4m3.
   __device__ void make(unsigned char* shared, int warps, int rows, int first, int of) const {
     const bf16_t* x = elements;
     if (norm.x) {
@@ -224,10 +258,11 @@ struct MadeInt8Kind : Int8Kind {
       int largest = 0;
 #pragma unroll 8
       for (int i = lane; i < padded / 8; i += 32) largest = largest_of(largest, from[i]);
-      const RowScale scale(__reduce_max_sync(kAllLanes, largest));
+      const typename Of::Scale scale(__reduce_max_sync(kAllLanes, largest));
       const int member = warp % team;
-      for (int i = member * 32 + lane; i < padded / 16; i += team * 32) {
-        const uint4 a = from[2 * i], b = from[2 * i + 1];
+      for (int i = member * 32 + lane; i < lines * kLineBytes / 16; i += team * 32) {
+        const bool is_real = i < padded / 16;
+        const uint4 a = is_real ? from[2 * i] : uint4{}, b = is_real ? from[2 * i + 1] : uint4{};
         const int line = line_at(run, i / 8) + row * kLineBytes;
         *reinterpret_cast<uint4*>(shared + line + (i % 8 ^ row) * 16) = {
             scale.four(a.x, a.y), scale.four(a.z, a.w), scale.four(b.x, b.y), scale.four(b.z, b.w)};
@@ -238,13 +273,15 @@ struct MadeInt8Kind : Int8Kind {
   }
 
   template <int kTokens, int kMatrices>
-  __device__ __forceinline__ void finish(const int (&sum)[kTokens / 2], int output, int, int run,
+  __device__ __forceinline__ void finish(const Sum (&sum)[kTokens / 2], int output, int, int run,
                                          int rows, float (&d)[kTokens / 2]) const {
     extern __shared__ __align__(1024) unsigned char shared[];
     const float* scales = reinterpret_cast<const float*>(shared + scales_at) + run * kRows;
-    scale_sums<kTokens, kMatrices>(
+    this->template scale_sums<kTokens, kMatrices>(
         sum, output, [&](int t) { return t < rows ? scales[t] : 0.0f; }, d);
   }
 };
+using MadeInt8Kind = MadeByteKind<Integers>;
+using MadeFp8RowKind = MadeByteKind<E4m3Numbers>;
 
 }  // namespace invar::cuda

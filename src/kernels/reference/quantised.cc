@@ -1,5 +1,5 @@
-// Products of integers, of e4m3 numbers and of blocks: numerics 2.1, 2.2 and 2.3, one output at a
-// time. The first two are the same in every order.
+// Products of integers, of e4m3 numbers and of blocks: numerics 2.1, 2.2, 2.3 and 2.5, one output
+// at a time. All but those of blocks are the same in every order.
 #include <algorithm>
 #include <cstring>
 #include <vector>
@@ -66,6 +66,21 @@ struct Numbers {
 
   std::vector<uint8_t> values;
   std::vector<float> scales;
+};
+
+// The same of a matrix of e4m3_row.
+struct RowNumbers : Numbers {
+  static constexpr DType kType = DType::e4m3_row;
+
+  using Numbers::Numbers;
+  float dot(const int8_t* x, const RunScale* x_scales, int64_t k, int split_k) const {
+    return orders::fp8_row_dot(reinterpret_cast<const uint8_t*>(x), x_scales, values.data(),
+                               scales[0], k, split_k);
+  }
+  static void quantise(const bf16_t* x, int64_t first, int64_t k, int run, int8_t* q,
+                       RunScale* scales) {
+    scales[run] = orders::quantise_fp8_row(x + first, k, reinterpret_cast<uint8_t*>(q) + first);
+  }
 };
 
 // The same of a matrix in blocks.
@@ -210,13 +225,14 @@ void int8_gated_matmul(const GatedMatmulParams& p, const Execution& on) {
 }
 
 void quantise_fp8(const QuantiseParams& p, const Execution& on) {
-  quantise_as<Numbers>(p, on);
+  p.out.type == DType::e4m3_row ? quantise_as<RowNumbers>(p, on) : quantise_as<Numbers>(p, on);
 }
 void fp8_matmul(const MatmulParams& p, const Execution& on) {
-  matmul_of<Numbers>(p, on);
+  p.w.type == DType::e4m3_row ? matmul_of<RowNumbers>(p, on) : matmul_of<Numbers>(p, on);
 }
 void fp8_gated_matmul(const GatedMatmulParams& p, const Execution& on) {
-  gated_matmul_of<Numbers>(p, on);
+  p.gate_up.type == DType::e4m3_row ? gated_matmul_of<RowNumbers>(p, on)
+                                    : gated_matmul_of<Numbers>(p, on);
 }
 
 }  // namespace invar::reference

@@ -36,6 +36,7 @@ uint8_t integer_of(float x) {
 }
 
 constexpr ByteFormat kW8a8 = {"I8", "_scale", 1, 0, 127, integer_of};
+constexpr ByteFormat kFp8Row = {"F8_E4M3", "_scale", 1, 0, 448, e4m3::from_f32};
 constexpr ByteFormat kFp8 = {"F8_E4M3", "_scale_inv", 128, 128, 448, e4m3::from_f32};
 
 int64_t ceil_div(int64_t x, int64_t y) {
@@ -183,27 +184,36 @@ void write_quantised(const std::string& from, const std::string& to, const ByteF
   write_file_atomically((fs::path(to) / "config.json").string(), json::dump(written, 2));
 }
 
-}  // namespace
-
-json::Value w8a8_config() {
+// compressed-tensors' with a scale for each output, and for each row of activations.
+json::Value channel_config(const char* format, const char* type) {
   const json::Value weights = json::Object{{"num_bits", 8},
-                                           {"type", "int"},
+                                           {"type", type},
                                            {"symmetric", true},
                                            {"strategy", "channel"},
                                            {"dynamic", false}};
   const json::Value activations = json::Object{{"num_bits", 8},
-                                               {"type", "int"},
+                                               {"type", type},
                                                {"symmetric", true},
                                                {"strategy", "token"},
                                                {"dynamic", true}};
   return json::Object{{"quant_method", "compressed-tensors"},
-                      {"format", "int-quantized"},
+                      {"format", format},
                       {"quantization_status", "compressed"},
                       {"config_groups",
                        json::Object{{"group_0", json::Object{{"targets", json::Array{"Linear"}},
                                                              {"weights", weights},
                                                              {"input_activations", activations}}}}},
                       {"ignore", json::Array{"lm_head"}}};
+}
+
+}  // namespace
+
+json::Value w8a8_config() {
+  return channel_config("int-quantized", "int");
+}
+
+json::Value fp8_row_config() {
+  return channel_config("float-quantized", "float");
 }
 
 json::Value fp8_config() {
@@ -221,6 +231,11 @@ void write_w8a8(const std::string& from, const std::string& to, ThreadPool& pool
 void write_fp8(const std::string& from, const std::string& to, ThreadPool& pool,
                const Conversion& how) {
   write_quantised(from, to, kFp8, fp8_config(), pool, how);
+}
+
+void write_fp8_row(const std::string& from, const std::string& to, ThreadPool& pool,
+                   const Conversion& how) {
+  write_quantised(from, to, kFp8Row, fp8_row_config(), pool, how);
 }
 
 }  // namespace invar

@@ -32,8 +32,8 @@ DType product_type(const DecoderSpec& spec, const TensorSource& source);
 // Whether some matrix is stored in blocks: then those of f16 and f32 are rounded.
 bool has_blocks(const DecoderSpec& spec, const TensorSource& source);
 
-// The storage type of some matrix that can be multiplied as it is stored (numerics 2.1, 2.2): i8 or
-// e4m3; bf16 where none is.
+// The storage type of some matrix that can be multiplied as it is stored (numerics 2.1, 2.2, 2.5):
+// i8, e4m3 or e4m3_row; bf16 where none is.
 DType quantised_type(const DecoderSpec& spec, const TensorSource& source);
 
 }  // namespace invar

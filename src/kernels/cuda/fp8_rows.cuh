@@ -1,0 +1,41 @@
+// How elements of bf16 become e4m3 numbers (numerics 2.2, 2.5).
+#pragma once
+
+#include <cstdint>
+
+#include "kernels/cuda/elementwise.cuh"
+
+namespace invar::cuda {
+
+// Four numbers to nearest, ties to even, as bytes.
+__device__ __forceinline__ uint32_t four_e4m3(uint2 elements, float inverse) {
+  const auto pair = [&](uint32_t word) {
+    const float low = __uint_as_float(word << 16) * inverse,
+                high = __uint_as_float(word & 0xffff0000) * inverse;
+    uint16_t both;
+    asm("cvt.rn.satfinite.e4m3x2.f32 %0, %1, %2;" : "=h"(both) : "f"(high), "f"(low));
+    return static_cast<uint32_t>(both);
+  };
+  return pair(elements.x) | pair(elements.y) << 16;
+}
+
+// What the numbers of a group or a run are multiples of, from the bits of its largest magnitude.
+struct Fp8Scale {
+  bool is_finite;
+  float scale, inverse;
+
+  __device__ __forceinline__ explicit Fp8Scale(int largest) : is_finite(largest < 0x7f80) {
+    scale = __fdiv_rn(bf16_to_f32(static_cast<bf16_t>(largest)), 448.0f);
+    if (scale == 0.0f) scale = 1.0f;
+    inverse = 1.0f / scale;
+  }
+  __device__ __forceinline__ float stored() const {
+    return is_finite ? scale : __uint_as_float(0x7fffffff);
+  }
+  // Four elements as bytes; those of what is not finite are zeros.
+  __device__ __forceinline__ uint32_t four(uint32_t low, uint32_t high) const {
+    return is_finite ? four_e4m3({low, high}, inverse) : 0;
+  }
+};
+
+}  // namespace invar::cuda
