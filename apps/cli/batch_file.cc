@@ -13,6 +13,7 @@
 #include "base/json.h"
 #include "base/timer.h"
 #include "command.h"
+#include "frontend/failure.h"
 #include "frontend/openai.h"
 
 namespace invar::cli {
@@ -149,8 +150,9 @@ class LineCollector final : public TextSink {
     Line& line = lines_[index];
     line.answers[choice] = answer;
     if (answer.finish == FinishReason::failed && line.error.empty()) {
-      line.error = answer.error;
-      line.status = 500;
+      const Failure failure = failure_of(answer.error);
+      line.error = failure.message;
+      line.status = failure.status;
       ++failed;
     }
     if (++line.finished == line.answers.size()) ++finished;

@@ -58,7 +58,7 @@ class MessageWriter final : public openai::StreamWriter {
   void set_cached(size_t, int64_t tokens) override { builder_.answer.cached = tokens; }
   bool is_over(size_t) const override { return ended_; }
   bool ended() const override { return ended_; }
-  void fail(const std::string& message, const char* code, std::string& out) override;
+  void fail(const Failure& failure, std::string& out) override;
 
  private:
   void show(bool is_over, std::string& out);

@@ -5,7 +5,6 @@
 #include "base/ends.h"
 #include "base/error.h"
 #include "frontend/anthropic.h"
-#include "frontend/failure.h"
 
 namespace invar::anthropic {
 
@@ -147,8 +146,7 @@ void MessageWriter::push(size_t, const TokenOutput& output, std::string& out) {
           out);
   const std::string piece = builder_.push(output);
   blocks_.push(builder_.new_thought(), piece);
-  if (answer.finish == FinishReason::failed)
-    return fail(sentence_of_failure(answer.error), code_of_failure(answer.error, nullptr), out);
+  if (answer.finish == FinishReason::failed) return fail(failure_of(answer.error), out);
   const bool is_over = answer.finish != FinishReason::none;
   if (is_over) blocks_.finish(is_cut(answer.finish));
   show(is_over, out);
@@ -209,11 +207,9 @@ void MessageWriter::end(std::string& out) {
   ended_ = true;
 }
 
-void MessageWriter::fail(const std::string& message, const char* code, std::string& out) {
+void MessageWriter::fail(const Failure& failure, std::string& out) {
   if (ended_) return;
-  const std::string_view why = code ? code : "";
-  const int status = why == kInvalidRequest ? 400 : why == "deadline_exceeded" ? 504 : 500;
-  const json::Value error = error_body(status, message);
+  const json::Value error = error_body(failure.status, failure.message);
   event("error", json::Object{{"error", *error.find("error")}}, out);
   ended_ = true;
 }

@@ -1,23 +1,17 @@
 #include "frontend/failure.h"
 
 #include "sampling/constraint_cursor.h"
+#include "sampling/grammar/schema_check.h"
 #include "sampling/sampler.h"
 
 namespace invar {
 
-std::optional<std::string> fault_of_request(const std::string& error) {
-  if (error == kFormTooLarge) return error;
+Failure failure_of(const std::string& error) {
+  if (error == kFormTooLarge) return {400, error, ""};
   if (error == sampling::kNothingAllowed)
-    return error + ": what the request allows and excludes leaves nothing";
-  return std::nullopt;
-}
-
-const char* code_of_failure(const std::string& error, const char* otherwise) {
-  return fault_of_request(error) ? kInvalidRequest : otherwise;
-}
-
-std::string sentence_of_failure(const std::string& error) {
-  return fault_of_request(error).value_or(error);
+    return {400, error + ": what the request allows and excludes leaves nothing", ""};
+  if (grammar::SchemaCheck::is_fault(error)) return {422, error, kSchemaNotFollowed};
+  return {500, error, ""};
 }
 
 }  // namespace invar

@@ -1,20 +1,24 @@
 // The message to a client whose answer failed.
 #pragma once
 
-#include <optional>
 #include <string>
 
 namespace invar {
 
-// Where the request is the cause, so that it fails again each time it is sent: the sentence. None:
-// the model or the server is.
-std::optional<std::string> fault_of_request(const std::string& error);
+struct Failure {
+  int status = 500;  // of a reply: 400 and more where the request is the cause, 500 where it is not
+  std::string message;
+  std::string code;  // "schema_not_followed"; or empty
 
-// The code that a stream fails with then (openai::StreamWriter::fail).
-inline constexpr const char* kInvalidRequest = "invalid_request_error";
-// The code for such an error, or else `otherwise`.
-const char* code_of_failure(const std::string& error, const char* otherwise);
-// The sentence of a stream that failed, of either kind.
-std::string sentence_of_failure(const std::string& error);
+  // The word of OpenAI's protocol for its kind.
+  const char* type() const { return status < 500 ? "invalid_request_error" : "server_error"; }
+};
+
+// The code of an answer that does not follow its schema where it is checked at its end.
+inline constexpr const char* kSchemaNotFollowed = "schema_not_followed";
+
+// Reads an engine's sentence. The request is the cause where it fails each time that it is sent
+// (400), and where its answer does not follow the schema (422).
+Failure failure_of(const std::string& error);
 
 }  // namespace invar

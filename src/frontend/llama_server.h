@@ -38,7 +38,7 @@ class EventWriter final : public openai::SingleWriter {
 
  private:
   void show(const TokenOutput& output, const std::string& piece, std::string& out) override;
-  void show_error(const std::string& message, std::string& out) override;
+  void show_error(const Failure& failure, std::string& out) override;
 
   std::vector<int32_t> ids_;  // of the event to come
 };

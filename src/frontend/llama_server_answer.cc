@@ -155,9 +155,9 @@ void EventWriter::show(const TokenOutput& output, const std::string& piece, std:
   out += "data: " + json::dump(selected(body, request_.shown_fields)) + "\n\n";
 }
 
-void EventWriter::show_error(const std::string& message, std::string& out) {
-  const json::Value error =
-      json::Object{{"code", 500}, {"message", message}, {"type", "server_error"}};
+void EventWriter::show_error(const Failure& failure, std::string& out) {
+  const json::Value error = json::Object{
+      {"code", failure.status}, {"message", failure.message}, {"type", failure.type()}};
   out += "data: " + json::dump(json::Object{{"error", error}}) + "\n\n";
 }
 

@@ -88,7 +88,7 @@ class LineWriter final : public openai::SingleWriter {
 
  private:
   void show(const TokenOutput&, const std::string& piece, std::string& out) override;
-  void show_error(const std::string& message, std::string& out) override;
+  void show_error(const Failure& failure, std::string& out) override;
 
   Lines lines_;
 };

@@ -140,8 +140,8 @@ void LineWriter::show(const TokenOutput&, const std::string& piece, std::string&
   out += '\n';
 }
 
-void LineWriter::show_error(const std::string& message, std::string& out) {
-  json::append(out, error_body(message));
+void LineWriter::show_error(const Failure& failure, std::string& out) {
+  json::append(out, error_body(failure.message));
   out += '\n';
 }
 

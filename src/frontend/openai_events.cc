@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include "base/ends.h"
-#include "frontend/failure.h"
 #include "frontend/openai_parts.h"
 
 namespace invar::openai {
@@ -65,8 +64,7 @@ void EventWriter::show(size_t i, const TokenOutput& output, std::string& out) {
   Answer& answer = answers_[i];
   const TextAnswer& text = answer.builder.answer;
   const std::string piece = answer.builder.push(output);
-  if (text.finish == FinishReason::failed)
-    return fail(sentence_of_failure(text.error), code_of_failure(text.error, nullptr), out);
+  if (text.finish == FinishReason::failed) return fail(failure_of(text.error), out);
   if (output.has_token()) {
     if (!request_.prompt_only) ++completion_tokens_;
     if (!request_.base.prediction.empty()) answer.prediction.take(output.token);
@@ -216,14 +214,13 @@ json::Value EventWriter::usage_now() const {
   return counts;
 }
 
-void EventWriter::fail(const std::string& message, const char* code, std::string& out) {
+void EventWriter::fail(const Failure& failure, std::string& out) {
   if (ended_) return;
-  const bool is_invalid = code && std::string_view(code) == kInvalidRequest;
   const json::Value error =
-      json::Object{{"message", message},
-                   {"type", is_invalid ? kInvalidRequest : "server_error"},
+      json::Object{{"message", failure.message},
+                   {"type", failure.type()},
                    {"param", nullptr},
-                   {"code", code && !is_invalid ? json::Value(code) : json::Value()}};
+                   {"code", failure.code.empty() ? json::Value() : json::Value(failure.code)}};
   out += "data: " + json::dump(json::Object{{"error", error}}) + "\n\ndata: [DONE]\n\n";
   ended_ = true;
 }

@@ -10,6 +10,7 @@
 #include "frontend/answer_builder.h"
 #include "frontend/answer_times.h"
 #include "frontend/call_reader.h"
+#include "frontend/failure.h"
 #include "frontend/openai.h"
 #include "speculative/prediction.h"
 
@@ -37,8 +38,8 @@ class StreamWriter {
   virtual bool ended() const = 0;
   // The text of one answer that the stream has sent; null where nobody asks.
   virtual const TextAnswer* answer() const { return nullptr; }
-  // Ends the stream with an error in OpenAI's form; `code` may be null.
-  virtual void fail(const std::string& message, const char* code, std::string& out) = 0;
+  // Ends the stream with an error in the protocol's form.
+  virtual void fail(const Failure& failure, std::string& out) = 0;
 };
 
 class EventWriter final : public StreamWriter {
@@ -60,7 +61,7 @@ class EventWriter final : public StreamWriter {
                       size_t first) override {
     answers_[i].builder.answer.change_weights(before, now, first);
   }
-  void fail(const std::string& message, const char* code, std::string& out) override;
+  void fail(const Failure& failure, std::string& out) override;
 
   bool is_over(size_t i) const override {
     return answers_[i].builder.answer.finish != FinishReason::none;

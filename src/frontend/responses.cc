@@ -6,7 +6,6 @@
 
 #include "base/ends.h"
 #include "base/error.h"
-#include "frontend/failure.h"
 #include "frontend/foreign_fields.h"
 
 namespace invar::openai {
@@ -166,6 +165,10 @@ json::Value response_of(const Request& request, const TextAnswer* answer,
   return body;
 }
 
+std::string code_of(const Failure& failure) {
+  return failure.code.empty() ? failure.type() : failure.code;
+}
+
 }  // namespace
 
 void ResponseItems::push(Kind kind, std::string_view text) {
@@ -218,6 +221,12 @@ json::Value unanswered_body(const Request& request, const Head& head, const char
   return body;
 }
 
+json::Value failed_body(const Request& request, const Head& head, const Failure& failure) {
+  json::Value body = unanswered_body(request, head, "failed");
+  body.set("error", json::Object{{"code", code_of(failure)}, {"message", failure.message}});
+  return body;
+}
+
 ResponseWriter::ResponseWriter(Head head, const Request& request, int64_t prompt_tokens,
                                const Tokenizer& tokenizer)
     : head_(std::move(head)),
@@ -232,9 +241,7 @@ void ResponseWriter::push(size_t, const TokenOutput& output, std::string& out) {
   if (sequence_ == 0) begin(out);
   const std::string piece = builder_.push(output);
   const TextAnswer& answer = builder_.answer;
-  if (answer.finish == FinishReason::failed)
-    return fail(sentence_of_failure(answer.error), code_of_failure(answer.error, "server_error"),
-                out);
+  if (answer.finish == FinishReason::failed) return fail(failure_of(answer.error), out);
   if (const std::string thought = builder_.new_thought(); !thought.empty()) {
     if (items_.size() > 0 && !items_.is_thought(items_.size() - 1)) end_item(out);
     items_.push_thought(thought);
@@ -254,9 +261,12 @@ void ResponseWriter::push(size_t, const TokenOutput& output, std::string& out) {
   if (is_over) end(out);
 }
 
-void ResponseWriter::fail(const std::string& message, const char* code, std::string& out) {
+void ResponseWriter::fail(const Failure& failure, std::string& out) {
   if (ended_) return;
-  event("error", json::Object{{"code", code}, {"message", message}, {"param", nullptr}}, out);
+  event("error",
+        json::Object{{"code", code_of(failure)}, {"message", failure.message}, {"param", nullptr}},
+        out);
+  event("response.failed", json::Object{{"response", failed_body(request_, head_, failure)}}, out);
   ended_ = true;
 }
 

@@ -65,6 +65,8 @@ json::Value response_body(const Request& request, const TextAnswer& answer, cons
 
 // The body of a response without an answer, because of this: queued, in_progress or cancelled.
 json::Value unanswered_body(const Request& request, const Head& head, const char* status);
+// The body of one whose answer failed.
+json::Value failed_body(const Request& request, const Head& head, const Failure& failure);
 
 // The answer as events with sequence numbers from 0, a delta for each token that shows text.
 class ResponseWriter final : public StreamWriter {
@@ -76,7 +78,7 @@ class ResponseWriter final : public StreamWriter {
   void set_cached(size_t, int64_t tokens) override { builder_.answer.cached = tokens; }
   bool is_over(size_t) const override { return ended_; }
   bool ended() const override { return ended_; }
-  void fail(const std::string& message, const char* code, std::string& out) override;
+  void fail(const Failure& failure, std::string& out) override;
   const TextAnswer* answer() const override { return &builder_.answer; }
 
  private:

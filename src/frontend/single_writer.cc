@@ -2,8 +2,6 @@
 
 #include <utility>
 
-#include "frontend/failure.h"
-
 namespace invar::openai {
 
 SingleWriter::SingleWriter(Head head, const Request& request, int64_t prompt_tokens,
@@ -19,15 +17,14 @@ void SingleWriter::push(size_t, const TokenOutput& output, std::string& out) {
   if (ended_) return;
   const std::string piece = builder_.push(output);
   const FinishReason finish = builder_.answer.finish;
-  if (finish == FinishReason::failed)
-    return fail(sentence_of_failure(builder_.answer.error), nullptr, out);
+  if (finish == FinishReason::failed) return fail(failure_of(builder_.answer.error), out);
   show(output, piece, out);
   ended_ = finish != FinishReason::none;
 }
 
-void SingleWriter::fail(const std::string& message, const char*, std::string& out) {
+void SingleWriter::fail(const Failure& failure, std::string& out) {
   if (ended_) return;
-  show_error(message, out);
+  show_error(failure, out);
   ended_ = true;
 }
 

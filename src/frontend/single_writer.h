@@ -21,7 +21,7 @@ class SingleWriter : public StreamWriter {
   void set_times(const AnswerTimes& times) final { times_ = times; }
   bool is_over(size_t) const final { return ended_; }
   bool ended() const final { return ended_; }
-  void fail(const std::string& message, const char* code, std::string& out) final;
+  void fail(const Failure& failure, std::string& out) final;
 
  protected:
   // The answer so far.
@@ -39,7 +39,7 @@ class SingleWriter : public StreamWriter {
   // Appends what `output` shows; `piece` is the text that it allows. With the last one comes the
   // end.
   virtual void show(const TokenOutput& output, const std::string& piece, std::string& out) = 0;
-  virtual void show_error(const std::string& message, std::string& out) = 0;
+  virtual void show_error(const Failure& failure, std::string& out) = 0;
 
   size_t shown_logprobs_ = 0;
   bool ended_ = false;

@@ -4,7 +4,6 @@
 #include "answer_streams.h"
 #include "base/ends.h"
 #include "errors.h"
-#include "frontend/failure.h"
 #include "frontend/llama_server.h"
 #include "frontend/ollama.h"
 
@@ -194,7 +193,7 @@ void AnswerStream::push_waiting(std::string& out) {
 
 bool AnswerStream::pull(std::string& out) {
   push_waiting(out);
-  if (cut_off_) writer_->fail(cut_off_->message, cut_off_->code.c_str(), out);
+  if (cut_off_) writer_->fail({cut_off_->status, cut_off_->message, cut_off_->code}, out);
   over_ = writer_->ended();
   if (over_ && writer_->answer()) remember_output(*writer_->answer());
   streams_.settle(*this);
@@ -235,22 +234,21 @@ void AnswerStream::change_weights(size_t index, const std::string& before, const
     builders_[index]->answer.change_weights(before, now, first);
 }
 
-namespace {
-
-ApiError failure_of(const std::string& error) {
-  if (const auto fault = fault_of_request(error)) return {400, *fault};
-  return {500, "the answer failed: " + error};
+// A response in the background has failed for whoever asks what became of it; others have a status.
+HttpReply AnswerStream::failed_reply(const std::string& error) const {
+  Failure failure = failure_of(error);
+  if (failure.status >= 500) failure.message = "the answer failed: " + failure.message;
+  if (admitted_.request.background)
+    return {.body = json::dump(openai::failed_body(admitted_.request, admitted_.head, failure))};
+  return error_reply({failure.status, failure.message, failure.code}, admitted_.entry.endpoint);
 }
-
-}  // namespace
 
 void AnswerStream::finish() {
   over_ = true;
   std::vector<TextAnswer> answers;
   for (const auto& builder : builders_) {
     if (builder->answer.finish == FinishReason::failed)
-      return exchange_->reply(
-          error_reply(failure_of(builder->answer.error), admitted_.entry.endpoint));
+      return exchange_->reply(failed_reply(builder->answer.error));
     answers.push_back(std::move(builder->answer));
   }
   const openai::Request& request = admitted_.request;

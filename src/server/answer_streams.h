@@ -56,6 +56,7 @@ class AnswerStream : public BodySource, public std::enable_shared_from_this<Answ
   void set_cached(size_t index, int64_t tokens);
   void set_all_cached(int64_t tokens);
   void finish();
+  HttpReply failed_reply(const std::string& error) const;
   // Ends it before its time with an error.
   void cut_off(const ApiError& error, Outcome outcome = Outcome::aborted);
   void push_waiting(std::string& out);

@@ -72,6 +72,25 @@ class Clients(unittest.TestCase):
         with self.assertRaises(openai.AuthenticationError):
             openai.OpenAI(base_url=self.url + "/v1", api_key="x", max_retries=0).models.list()
 
+    def test_a_schema_that_is_not_followed(self):
+        """What is checked when the answer ends: eleven digits that all differ."""
+        digits = {"type": "array", "minItems": 11, "maxItems": 11, "items": {"type": "integer", "minimum": 0, "maximum": 9}, "uniqueItems": True}
+        form = {"type": "json_schema", "name": "x", "schema": {"type": "object", "properties": {"a": digits}, "required": ["a"]}}
+        client = openai.OpenAI(base_url=self.url + "/v1", api_key="k")  # which tries again what was the server's fault
+        ask = lambda **more: client.chat.completions.create(model="m", messages=HELLO, max_tokens=60, seed=3, **more,
+                                                            response_format={"type": "json_schema", "json_schema": form})
+        with self.assertRaises(openai.UnprocessableEntityError) as raised:
+            ask()
+        self.assertEqual(raised.exception.code, "schema_not_followed")
+        with self.assertRaisesRegex(openai.APIError, "uniqueItems"):
+            list(ask(stream=True))
+        events = list(client.responses.create(model="m", input="hello", max_output_tokens=60, text={"format": form}, stream=True))
+        self.assertEqual((events[-1].type, events[-1].response.status), ("response.failed", "failed"))
+        self.assertEqual(events[-1].response.error.code, "schema_not_followed")
+        with self.assertRaisesRegex(package("anthropic").UnprocessableEntityError, "uniqueItems"):
+            package("anthropic").Anthropic(base_url=self.url, api_key="k").messages.create(
+                model="m", max_tokens=60, messages=HELLO, extra_body={"output_config": {"format": form}})
+
     def test_openai_in_the_background(self):
         with tempfile.TemporaryDirectory(prefix="invar-clients-") as folder:
             served = Served(INVAR, "--api-key", "k", "--journal", str(pathlib.Path(folder, "journal")), name="m")

@@ -456,7 +456,7 @@ class Answers(ServerTest):
         body = {"prompt": "x", "max_tokens": 20, "seed": 1, "logit_bias": {str(ord("0")): 100}}  # a byte's token has its number
         said = self.served.post(COMPLETIONS, **body, guided_json=schema)["choices"][0]["text"]
         self.assertEqual(json.loads(said), [0, 0])
-        self.refused(500, "uniqueItems", body=body | {"guided_json": schema | {"uniqueItems": True}})
+        self.refused(422, "uniqueItems", body=body | {"guided_json": schema | {"uniqueItems": True}})
 
     def test_tools(self):
         for choice in ("required", {"type": "function", "function": {"name": "weather"}}):
@@ -1235,7 +1235,8 @@ class Deadlines(ServerTest):
             self.assertEqual(said[-1]["error"]["code"], "deadline_exceeded")
         data = self.served.stream("/v1/responses", {"X-Request-Timeout": "0.1"}, input="x", max_output_tokens=4000,
                                   ignore_eos=True).decode()
-        self.assertIn("event: error\n", data.split("\n\n")[-2] + "\n")
+        self.assertIn("event: error\n", data.split("\n\n")[-3] + "\n")
+        self.assertIn("event: response.failed\n", data.split("\n\n")[-2] + "\n")
 
     def test_one_that_waits(self):
         with concurrent.futures.ThreadPoolExecutor(4) as pool:

@@ -74,6 +74,32 @@ double characters(const std::string& text) {
       std::ranges::count_if(text, [](char byte) { return (byte & 0xc0) != 0x80; }));
 }
 
+struct Sentence {
+  std::string_view word;
+  const char* sentence;
+};
+#define INVAR_SENTENCE(word) \
+  { word, "the answer does not follow " word " of the JSON schema, which is checked at its end" }
+constexpr Sentence kSentences[] = {INVAR_SENTENCE("uniqueItems"),
+                                   INVAR_SENTENCE("not"),
+                                   INVAR_SENTENCE("if"),
+                                   INVAR_SENTENCE("contains"),
+                                   INVAR_SENTENCE("dependentRequired"),
+                                   INVAR_SENTENCE("dependentSchemas"),
+                                   INVAR_SENTENCE("minProperties"),
+                                   INVAR_SENTENCE("maxProperties")};
+#undef INVAR_SENTENCE
+
+constexpr const char* kSomeFault =
+    "the answer does not follow the JSON schema where it is checked at its end";
+constexpr const char* kUncheckable =
+    "the answer cannot be checked against the JSON schema: it has a name twice, or takes more "
+    "steps than there are";
+
+bool is_checked_here(std::string_view word) {
+  return std::ranges::any_of(kSentences, [&](const Sentence& one) { return one.word == word; });
+}
+
 }  // namespace
 
 // Each returns the word that the value does not follow, or null.
@@ -118,9 +144,16 @@ class SchemaCheck::Visit {
     return nullptr;
   }
 
-  int64_t count_of(const Value& options, const Value& value) {
-    return std::ranges::count_if(options.as_array(),
-                                 [&](const Value& one) { return follows(one, value); });
+  // Null where the value follows an option; else a word of one's that a grammar does not hold to,
+  // or `word`.
+  const char* none_of(const Value& options, const Value& value, const char* word) {
+    const char* found = nullptr;
+    for (const Value& option : options.as_array()) {
+      const char* fault_of_option = fault(option, value);
+      if (!fault_of_option) return nullptr;
+      if (!found && is_checked_here(fault_of_option)) found = fault_of_option;
+    }
+    return found ? found : word;
   }
 
   const char* combined(const Value& schema, const Value& value) {
@@ -130,8 +163,8 @@ class SchemaCheck::Visit {
       for (const Value& each : all->as_array())
         if (const char* word = fault(each, value)) return word;
     const Value *some = schema.find("anyOf"), *one = schema.find("oneOf");
-    if (some && count_of(*some, value) == 0) return "anyOf";
-    if (one && count_of(*one, value) == 0) return "oneOf";
+    if (const char* word = some ? none_of(*some, value, "anyOf") : nullptr) return word;
+    if (const char* word = one ? none_of(*one, value, "oneOf") : nullptr) return word;
     if (const Value* other = schema.find("not"); other && follows(*other, value)) return "not";
     if (const Value* condition = schema.find("if")) {
       const Value* branch = schema.find(follows(*condition, value) ? "then" : "else");
@@ -283,37 +316,22 @@ std::optional<UniqueItems> SchemaCheck::unique_items() const {
   return UniqueItems(root_, references_);
 }
 
-namespace {
-
-struct Sentence {
-  std::string_view word;
-  const char* sentence;
-};
-#define INVAR_SENTENCE(word) \
-  { word, "the answer does not follow " word " of the JSON schema, which is checked at its end" }
-constexpr Sentence kSentences[] = {INVAR_SENTENCE("uniqueItems"),
-                                   INVAR_SENTENCE("not"),
-                                   INVAR_SENTENCE("if"),
-                                   INVAR_SENTENCE("contains"),
-                                   INVAR_SENTENCE("dependentRequired"),
-                                   INVAR_SENTENCE("dependentSchemas"),
-                                   INVAR_SENTENCE("minProperties"),
-                                   INVAR_SENTENCE("maxProperties")};
-#undef INVAR_SENTENCE
-
-}  // namespace
-
 const char* SchemaCheck::fault_of(std::string_view answer) const {
   try {
     const char* word = Visit(references_).fault(root_, json::parse(answer, "the answer"));
     if (!word) return nullptr;
     for (const Sentence& one : kSentences)
       if (one.word == word) return one.sentence;
-    return "the answer does not follow the JSON schema where it is checked at its end";
+    return kSomeFault;
   } catch (const Error&) {
-    return "the answer cannot be checked against the JSON schema: it has a name twice, or takes "
-           "more steps than there are";
+    return kUncheckable;
   }
+}
+
+bool SchemaCheck::is_fault(std::string_view sentence) {
+  return sentence == kSomeFault || sentence == kUncheckable ||
+         std::ranges::any_of(kSentences,
+                             [&](const Sentence& one) { return one.sentence == sentence; });
 }
 
 }  // namespace invar::grammar

@@ -20,6 +20,8 @@ class SchemaCheck {
 
   // A sentence that names what a whole answer does not follow, or null.
   const char* fault_of(std::string_view answer) const;
+  // Whether a sentence is one of these.
+  static bool is_fault(std::string_view sentence);
   bool follows(const json::Value& schema, const json::Value& value) const;
   // Where an answer begins, if the schema has arrays whose items must differ.
   std::optional<UniqueItems> unique_items() const;
