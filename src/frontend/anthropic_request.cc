@@ -137,10 +137,22 @@ class Conversation {
 
   // A template shows nothing that a service ran for the model, or closed.
   bool is_left_out(const std::string& type) {
-    const bool is_run = type == "server_tool_use" || type.ends_with("_tool_result");
-    if (!is_run && type != "redacted_thinking") return false;
+    const bool is_run =
+        type == "server_tool_use" || type == "mcp_tool_use" || type.ends_with("_tool_result");
+    if (!is_run && type != "redacted_thinking" && type != "compaction") return false;
     warnings_.add("blocks of type " + type + " are left out");
     return true;
+  }
+
+  // A call; one that was cut may have no input.
+  static json::Value call_of(const json::Value& block) {
+    const json::Value* input = block.find("input");
+    const bool has_input = input && !input->is_null();
+    return json::Object{
+        {"id", member(block, "id")},
+        {"type", "function"},
+        {"function", json::Object{{"name", member(block, "name")},
+                                  {"arguments", has_input ? json::dump(*input) : "{}"}}}};
   }
 
   // Thoughts, texts and calls: what the model wrote, so nothing stands between the texts.
@@ -154,11 +166,7 @@ class Conversation {
       } else if (type == "thinking") {
         thought += thought_of(block);
       } else if (type == "tool_use") {
-        calls.push_back(json::Object{
-            {"id", member(block, "id")},
-            {"type", "function"},
-            {"function", json::Object{{"name", member(block, "name")},
-                                      {"arguments", json::dump(member(block, "input"))}}}});
+        calls.push_back(call_of(block));
       } else if (!is_left_out(type)) {
         fail_usage(
             "expected blocks of type thinking, text or tool_use from the assistant, found {}",

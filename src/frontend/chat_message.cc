@@ -149,10 +149,18 @@ class Reader {
       fail_usage("expected the content of message {} as a text or parts, found {}", i,
                  content->type_name());
     if (content->is_string()) return;
+    for (Value& part : content->as_array()) read_part(part);
     const std::string text = joined_parts(content->as_array());
     if (traits_.takes_parts && is_role(message, "user") && !content->as_array().empty()) return;
     *content = text;
     changes_.note("parts of a content are joined by line breaks");
+  }
+
+  // A part may be a text itself, and one that is null is empty.
+  static void read_part(Value& part) {
+    if (part.is_string()) part = Object{{"type", "text"}, {"text", part}};
+    Value* text = part.is_object() ? member_of(part, "text") : nullptr;
+    if (text && text->is_null()) *text = "";
   }
 
   // Reads the assistant's thought, by the names that templates read.
@@ -183,7 +191,8 @@ class Reader {
       if (!name || !name->is_string() || (id && !id->is_string()))
         fail_usage("expected calls with a function that has a name in message {}, found {}", i,
                    json::excerpt(call));
-      read_arguments(*function);
+      if (!call.find("type")) call.set("type", "function");
+      read_arguments(*member_of(call, "function"));
     }
   }
 

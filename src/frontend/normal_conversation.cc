@@ -30,6 +30,17 @@ std::string brief_id(const std::string& id) {
   return made;
 }
 
+// Takes the members that are null from all objects in it; false where there were none.
+bool drop_null_members(Value& value) {
+  bool dropped = false;
+  if (value.is_array())
+    for (Value& one : value.as_array()) dropped |= drop_null_members(one);
+  if (!value.is_object()) return dropped;
+  dropped = std::erase_if(value.as_object(), [](const auto& one) { return one.second.is_null(); });
+  for (auto& [name, one] : value.as_object()) dropped |= drop_null_members(one);
+  return dropped;
+}
+
 class Normalizer {
  public:
   explicit Normalizer(const TemplateTraits& traits) : traits_(traits) {}
@@ -37,8 +48,11 @@ class Normalizer {
   NormalConversation normalize(const Value& messages, const Value& tools) {
     made_.tools = read_tools(tools, changes_);
     made_.messages = read_messages(messages, traits_, changes_);
+    if (traits_.spells_nulls && drop_null_members(made_.tools))
+      changes_.note("null members of tools' schemas are left out");
     if (!traits_.shows_tools && made_.tools.is_array()) describe_tools();
     place_system();
+    if (!traits_.starts_with_answer) begin_with_user();
     if (!traits_.shows_calls || !traits_.shows_results) write_calls();
     if (!traits_.empty_answers) drop_empty_answers();
     if (!traits_.repeats_roles) join_turns();
@@ -46,6 +60,7 @@ class Normalizer {
     if (traits_.shows_calls && traits_.single_calls) split_calls();
     if (!traits_.user_after_tool) join_results();
     if (traits_.shows_calls) shape_calls();
+    if (traits_.parts_alone) make_parts();
     made_.changes = changes_.take();
     return std::move(made_);
   }
@@ -82,7 +97,8 @@ class Normalizer {
     }
     made_.messages = std::move(others);
     if (systems == 0) return;
-    if (traits_.system == TemplateTraits::System::none) return give_to_user(text);
+    if (traits_.system == TemplateTraits::System::none || !(traits_.lone_system || has_user()))
+      return give_to_user(text);
     front.set("content", text);
     made_.messages.insert(made_.messages.begin(), std::move(front));
   }
@@ -90,6 +106,11 @@ class Normalizer {
   static void add_words(std::string& text, std::string_view more) {
     if (!text.empty() && !more.empty()) text += "\n\n";
     text += more;
+  }
+
+  bool has_user() const {
+    return std::ranges::any_of(made_.messages,
+                               [](const Value& message) { return is_role(message, "user"); });
   }
 
   void give_to_user(const std::string& text) {
@@ -122,6 +143,23 @@ class Normalizer {
     }
     next.set("content", std::move(parts));
     return next;
+  }
+
+  // An empty turn of the user before an answer that would be the first message.
+  void begin_with_user() {
+    const auto first = std::ranges::find_if(
+        made_.messages, [](const Value& message) { return !is_role(message, "system"); });
+    if (first == made_.messages.end() || !is_role(*first, "assistant")) return;
+    made_.messages.insert(first, Object{{"role", "user"}, {"content", ""}});
+    changes_.note("the template wants a user's message first: an empty one stands there");
+  }
+
+  // Every text as a part, of a template that reads nothing else.
+  void make_parts() {
+    for (Value& message : made_.messages)
+      if (Value* text = member_of(message, "content"); text && text->is_string())
+        *text = Array{Object{{"type", "text"}, {"text", Value(*text)}}};
+    changes_.note("contents are lists of parts, as the template reads them");
   }
 
   // Calls and results as words, of a template that does not show them.
@@ -290,6 +328,7 @@ class Normalizer {
       *arguments = json::dump(*arguments);
       changes_.note("arguments are texts, as the template reads them");
     }
+    if (traits_.spells_arguments && arguments && arguments->is_object()) spell(*arguments);
     if (traits_.ids == TemplateTraits::Ids::any) return;
     const Value* given = call.find("id");
     const std::string id = given ? given->as_string() : "";
@@ -298,6 +337,15 @@ class Normalizer {
     call.set("id", last_of(open));
     ids_.emplace_back(id, last_of(open));
     changes_.note("ids of calls have the form that the template reads");
+  }
+
+  // Values as JSON that the template would spell as Python does.
+  void spell(Value& arguments) {
+    for (auto& [name, value] : arguments.as_object()) {
+      if (value.is_string() || value.is_number()) continue;
+      value = json::dump(value);
+      changes_.note("arguments that the template would show as Python's are JSON");
+    }
   }
 
   std::string shaped_id(const std::string& id, const Value& name) {

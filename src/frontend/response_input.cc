@@ -17,6 +17,10 @@ json::Value content_of(const json::Value& content) {
   if (!content.is_array()) return content;
   json::Array parts;
   for (const json::Value& part : content.as_array()) {
+    if (part.is_string()) {
+      parts.push_back(part);
+      continue;
+    }
     const std::string type = text_member(part, "type");
     const bool is_refusal = type == "refusal";
     const json::Value* text = part.find(is_refusal ? "refusal" : "text");
@@ -43,7 +47,7 @@ class Items {
     const std::string type = text_member(item, "type");
     if (type == "reasoning") return add_thought(item);
     if (type.ends_with("_call") && item.find("call_id")) return add_call(item, type);
-    if (type.ends_with("_call_output")) return add_output(item);
+    if (type.ends_with("_call_output")) return add_output(item, type);
     const json::Value* role = item.find("role");
     const json::Value* content = item.find("content");
     const bool is_message = (type.empty() || type == "message") && role;
@@ -125,12 +129,15 @@ class Items {
     message.set("tool_calls", std::move(calls));
   }
 
-  void add_output(const json::Value& item) {
+  // The result of a tool: texts, or of a tool of the client's whatever it is.
+  void add_output(const json::Value& item, const std::string& type) {
     const json::Value* id = item.find("call_id");
     const json::Value* output = item.find("output");
     if (!id || !output) fail_usage("expected call_id and output in {}", json::excerpt(item));
+    const bool is_text = output->is_string() || output->is_null() ||
+                         type == "function_call_output" || type == "custom_tool_call_output";
     const json::Value content =
-        output->is_object() ? json::Value(json::dump(*output)) : content_of(*output);
+        is_text && !output->is_object() ? content_of(*output) : json::Value(json::dump(*output));
     messages_.push_back(
         json::Object{{"role", "tool"}, {"tool_call_id", *id}, {"content", content}});
   }

@@ -1,5 +1,7 @@
 #include "frontend/template_traits.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <initializer_list>
 #include <optional>
@@ -23,7 +25,7 @@ using System = TemplateTraits::System;
 // Words that no template has of its own.
 constexpr const char *kUser = "proben", *kMoreWords = "probeo", *kSystem = "probes",
                      *kLater = "probel", *kAnswer = "probea", *kTool = "probet", *kKey = "probek",
-                     *kArgument = "probev", *kResult = "prober";
+                     *kArgument = "probev", *kResult = "prober", *kOtherKey = "probem";
 constexpr const char *kBriefId = "abcdefgh1", *kNextBriefId = "abcdefgh2",
                      *kNamedId = "functions.probet:0", *kNextNamedId = "functions.probet:1",
                      *kLongId = "call_0123456789abcdef_0_0";
@@ -62,8 +64,9 @@ Value result(const char* id, const char* words = kResult) {
   return Object{{"role", "tool"}, {"tool_call_id", id}, {"name", kTool}, {"content", words}};
 }
 
-Value some_tools() {
-  const Value word = Object{{"type", "string"}, {"description", "A word"}};
+Value some_tools(bool has_null = false) {
+  Value word = Object{{"type", "string"}, {"description", "A word"}};
+  if (has_null) word.set("default", nullptr);
   const Value parameters = Object{{"type", "object"}, {"properties", Object{{kKey, word}}}};
   return Array{
       Object{{"type", "function"},
@@ -74,8 +77,12 @@ Value some_tools() {
 int64_t words_of_python(std::string_view text) {
   int64_t count = 0;
   for (size_t i = 0; i < text.size(); ++i)
-    count += text.substr(i).starts_with("None") || text.substr(i).starts_with("{'");
+    for (const char* word : {"None", "{'", "['"}) count += text.substr(i).starts_with(word);
   return count;
+}
+
+Value as_parts(const Value& text) {
+  return Array{Object{{"type", "text"}, {"text", text}}};
 }
 
 class Prober {
@@ -92,21 +99,38 @@ class Prober {
     return false;
   }
 
+  // Whether it reads lists of parts alone.
+  bool reads_parts_alone() {
+    if (shows({user()}, {kUser})) return false;
+    wraps_texts_ = true;
+    if (shows({user()}, {kUser}) && !shows({user()}, {"type"})) return true;
+    wraps_texts_ = false;
+    return false;
+  }
+
+  // Whether a null member of a tool's schema makes it say None.
+  bool spells_nulls() const {
+    return words_of_python(rendered({user()}, some_tools(true))) >
+           words_of_python(rendered({user()}, some_tools()));
+  }
+
   // Whether the template takes the messages, shows all of the words, and no more of them as Python
   // prints it than of a user's message alone.
   bool shows(const Array& messages, std::initializer_list<std::string_view> words,
              bool has_tools = false) const {
-    const std::string text = rendered(messages, has_tools);
+    const Value tools = has_tools ? some_tools() : no_tools_;
+    const std::string text = rendered(messages, tools);
     const auto is_shown = [&](std::string_view word) { return text.find(word) != text.npos; };
     return std::ranges::all_of(words, is_shown) &&
-           words_of_python(text) <= words_of_python(rendered({user()}, has_tools));
+           words_of_python(text) <= words_of_python(rendered({user()}, tools));
   }
 
   void find_words(TemplateTraits& traits) const {
     const Value answer = said("assistant", kAnswer);
-    const Array parts = {said("user", Array{Object{{"type", "text"}, {"text", kUser}}})};
-    traits.takes_parts =
-        shows(parts, {kUser}) && rendered(parts, false).find("\"type\"") == std::string::npos;
+    const Array parts = {said("user", as_parts(kUser))};
+    traits.takes_parts = shows(parts, {kUser}) && !shows(parts, {"\"type\""});
+    traits.starts_with_answer =
+        shows({answer, user()}, {kAnswer, kUser}) || !shows({user(""), answer, user()}, {kAnswer});
     traits.repeats_roles = shows({user(), user(kMoreWords)}, {kUser, kMoreWords}) &&
                            shows({user(), answer, said("assistant", kLater), user(kMoreWords)},
                                  {kUser, kAnswer, kLater, kMoreWords});
@@ -118,10 +142,12 @@ class Prober {
                      user(kMoreWords)},
                     {kSystem, kUser, kAnswer, kLater, kMoreWords}))
       traits.system = System::first;
+    traits.lone_system = shows({said("system", kSystem)}, {kSystem});
   }
 
   void find_tools(TemplateTraits& traits) const {
     traits.shows_tools = shows({user()}, {kTool}, true);
+    traits.spells_nulls = traits.shows_tools && spells_nulls();
     const auto shape = shape_of_calls();
     traits.shows_calls = shape.has_value();
     const Value answer = said("assistant", kAnswer);
@@ -132,6 +158,10 @@ class Prober {
     traits.user_after_tool =
         shows({user(), caller, found, user(kMoreWords)}, {kResult, kMoreWords}, true) ||
         !shows({user(), caller, found, answer, user(kMoreWords)}, {kResult, kMoreWords}, true);
+    if (shape && traits.system == System::anywhere &&
+        shows({user(), caller, found, answer}, {kResult, kAnswer}, true) &&
+        !shows({user(), caller, found, said("system", kLater), answer}, {kLater, kAnswer}, true))
+      traits.system = System::first;
     if (shape) find_calls(*shape, traits);
   }
 
@@ -154,6 +184,7 @@ class Prober {
       traits.ids = Ids::brief;
     const Value one = call_of(shape, shape.id, kArgument);
     const char* next = traits.ids == Ids::named ? kNextNamedId : kNextBriefId;
+    traits.spells_arguments = !shape.is_text && spells_arguments(shape);
     traits.single_calls = !shows({user(), caller_of(shape, {one, call_of(shape, next, kMoreWords)}),
                                   result(shape.id), result(next, kLater)},
                                  {kArgument, kMoreWords}, true);
@@ -164,6 +195,23 @@ class Prober {
     traits.calls_beside_thoughts = shows({user(), speaker, result(shape.id)}, {kArgument}, true);
   }
 
+  // Whether it shows a text as it is and other values as Python spells them. What puts a text in
+  // quotes writes calls in Python.
+  bool spells_arguments(const Shape& shape) const {
+    Value call = call_of(shape, shape.id, kArgument);
+    const auto shows_as = [&](std::string_view argument) {
+      return shows({user(), caller_of(shape, {call}), result(shape.id)}, {argument}, true);
+    };
+    for (const char quote : {'\'', '"'})
+      if (shows_as(fmt::format("{}{}{}", quote, kArgument, quote))) return false;
+    Value function = *call.find("function");
+    function.set("arguments", Object{{kKey, kArgument},
+                                     {kOtherKey, nullptr},
+                                     {kMoreWords, Object{{kOtherKey, Array{kLater}}}}});
+    call.set("function", std::move(function));
+    return !shows_as(kArgument);
+  }
+
   // A result is behind the call, since a template may ask for it.
   bool shows_call(const Shape& shape, const char* id) const {
     return shows({user(), caller_of(shape, {call_of(shape, id, kArgument)}), result(id)},
@@ -171,13 +219,13 @@ class Prober {
   }
 
   // Empty: it refuses them.
-  std::string rendered(const Array& messages, bool has_tools) const {
+  std::string rendered(const Array& messages, const Value& tools) const {
     std::tm day{};
     day.tm_mday = 1;
     day.tm_year = 100;
     jinja::Variables variables = fixed_;
-    variables.emplace_back("messages", jinja::Value::from_json(messages));
-    variables.emplace_back("tools", jinja::Value::from_json(has_tools ? some_tools() : no_tools_));
+    variables.emplace_back("messages", jinja::Value::from_json(shaped(messages)));
+    variables.emplace_back("tools", jinja::Value::from_json(tools));
     variables.emplace_back("documents", nullptr);
     variables.emplace_back("add_generation_prompt", true);
     try {
@@ -187,9 +235,17 @@ class Prober {
     }
   }
 
+  Array shaped(Array messages) const {
+    for (Value& message : messages)
+      if (const Value* text = message.find("content"); wraps_texts_ && text && text->is_string())
+        message.set("content", as_parts(Value(*text)));
+    return messages;
+  }
+
   const jinja::Template& program_;
   const jinja::Variables& fixed_;
   Value no_tools_;
+  bool wraps_texts_ = false;
 };
 
 }  // namespace
@@ -201,6 +257,7 @@ TemplateTraits traits_of(const jinja::Template& program, std::string_view source
   plain.reads_thinking = source.find(".thinking") != source.npos;
   plain.has_format = tool_format_of(source) != ToolFormat::none;
   plain.lists_no_tools = prober.lists_no_tools();
+  plain.parts_alone = prober.reads_parts_alone();
   TemplateTraits traits = plain;
   prober.find_words(traits);
   if (!traits.takes_parts && !prober.shows({user()}, {kUser})) return plain;

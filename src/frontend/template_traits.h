@@ -21,20 +21,26 @@ struct TemplateTraits {
   // The content of a message that has calls and no words.
   enum class NoWords { empty, null, absent };
 
-  bool reads_thinking = false;  // thoughts under the name `thinking`, too
-  bool takes_parts = false;     // a user's content may be a list of parts
-  bool empty_answers = true;    // an answer may have no words
-  bool repeats_roles = true;    // two messages of one role may stand in a row
-  bool user_after_tool = true;  // a user may speak before the assistant has answered a result
+  bool reads_thinking = false;     // thoughts under the name `thinking`, too
+  bool takes_parts = false;        // a user's content may be a list of parts
+  bool parts_alone = false;        // every content must be one
+  bool empty_answers = true;       // an answer may have no words
+  bool repeats_roles = true;       // two messages of one role may stand in a row
+  bool user_after_tool = true;     // a user may speak before the assistant has answered a result
+  bool starts_with_answer = true;  // the assistant may speak before a user
   System system = System::anywhere;
+  bool lone_system = true;  // a system message may stand where no user says anything
 
   bool lists_no_tools = false;  // no tools are an empty list, else null
   bool has_format = false;      // the template says how calls are written
   bool shows_tools = true;
+  bool spells_nulls = false;  // null members of tools' schemas are shown as None
   bool shows_calls = true;
   bool shows_results = true;
   // For templates that show calls:
   bool text_arguments = false;  // arguments are a text, else an object
+  // Arguments that are no texts and no numbers are shown as Python spells them, beside plain texts.
+  bool spells_arguments = false;
   Ids ids = Ids::any;
   bool calls_beside_words = true;     // a message that has calls may say something, too
   bool calls_beside_thoughts = true;  // and may do so behind a thought

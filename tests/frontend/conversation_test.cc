@@ -304,6 +304,62 @@ TEST(Requests, OtherServersWords) {
   }
 }
 
+TEST(Conversation, PartsMayBeTextsAndMayBeNull) {
+  for (const char* content : {R"(["a", "b"])", R"(["a", {"type": "text", "text": "b"}])"})
+    EXPECT_EQ(
+        chat_prompt(R"([{"role": "user", "content": )" + std::string(content) + "}]", kConcat),
+        "<user>a\nb<assistant>");
+  EXPECT_EQ(chat_prompt(R"([{"role": "user", "content": [{"type": "text", "text": null}, "b"]}])",
+                        kConcat),
+            "<user>\nb<assistant>");
+  EXPECT_EQ(response_prompt(R"("input": [{"role": "user", "content": ["a", "b"]}])", kPlain),
+            "<user>a\nb<assistant>");
+}
+
+// A template that shows the system's words with the last user's, as Mistral's does.
+const char* const kSystemWithUser =
+    "{% if messages[0].role == 'system' %}{% set system = messages[0].content + '|' %}"
+    "{% set rest = messages[1:] %}{% else %}{% set system = '' %}{% set rest = messages %}{% endif "
+    "%}"
+    "{% for m in rest %}<{{ m.role }}>{% if loop.last and m.role == 'user' %}{{ system }}{% endif "
+    "%}"
+    "{{ m.content }}{% endfor %}";
+
+TEST(Conversation, ASystemMessageAloneIsShown) {
+  const std::string alone = R"([{"role": "system", "content": "a"}])";
+  EXPECT_EQ(chat_prompt(alone, kSystemWithUser), "<user>a");
+  EXPECT_EQ(chat_prompt(alone, kThreeRoles), "<system>a");
+  const std::string both =
+      R"([{"role": "system", "content": "a"}, {"role": "user", "content": "b"}])";
+  EXPECT_EQ(chat_prompt(both, kSystemWithUser), "<user>a|b");
+}
+
+TEST(Conversation, WhatAServiceRanOrACallThatWasCutEndsNoMessage) {
+  const std::string begin =
+      R"([{"role": "user", "content": "Hi"}, {"role": "assistant", "content": [)";
+  const std::string end =
+      R"(, {"type": "text", "text": "Yes"}]}, {"role": "user", "content": "Go on"}])";
+  for (const char* block : {R"({"type": "mcp_tool_use", "id": "a", "name": "f", "input": {}})",
+                            R"({"type": "compaction", "content": "Earlier."})"})
+    EXPECT_EQ(message_prompt(begin + block + end), "<user>Hi<assistant>Yes<user>Go on<assistant>");
+  const std::string cut = begin + R"({"type": "tool_use", "id": "a", "name": "f")";
+  const std::string result =
+      R"(}]}, {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "a"}]}])";
+  const std::string whole = message_prompt(cut + R"(, "input": {})" + result);
+  for (const char* input : {"", R"(, "input": null)"})
+    EXPECT_EQ(message_prompt(cut + input + result), whole);
+}
+
+TEST(Conversation, ResultsOfAClientsOwnToolsAreShown) {
+  const std::string prompt = response_prompt(
+      R"("input": [{"role": "user", "content": "Hi"}, {"type": "shell_call", "call_id": "c",
+        "action": {"commands": ["ls"]}}, {"type": "shell_call_output", "call_id": "c",
+        "output": [{"stdout": "a.txt", "stderr": ""}]}])",
+      kJson);
+  EXPECT_NE(prompt.find(R"([shell {"commands": ["ls"]}])"), prompt.npos) << prompt;
+  EXPECT_NE(prompt.find("a.txt"), prompt.npos) << prompt;
+}
+
 TEST(Conversation, WhatIsNoConversationIsRefused) {
   for (const char* messages :
        {R"([])", R"([{"role": "user", "content": 1}])", R"([{"role": "tool", "content": "a",

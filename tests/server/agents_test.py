@@ -20,6 +20,17 @@ SHOWING = """{% for m in messages %}<|im_start|>{{ m.role }}
 {{ m.content }}{% for c in m.tool_calls or [] %}<tool_call>{{ c.function | tojson }}</tool_call>{% endfor %}<|im_end|>
 {% endfor %}{% if add_generation_prompt %}<|im_start|>assistant
 {% endif %}"""
+PRINTING = """{% for t in tools or [] %}{{ t | tojson }}{% endfor %}{% for m in messages %}<|im_start|>{{ m.role }}
+{{ m.content }}{% for c in m.tool_calls or [] %}
+<tool_call>
+<function={{ c.function.name }}>
+{% for name, value in c.function.arguments | items %}<parameter={{ name }}>
+{{ value }}
+</parameter>
+{% endfor %}</function>
+</tool_call>{% endfor %}<|im_end|>
+{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant
+{% endif %}"""
 TEXTS = SHOWING.replace("c.function | tojson", "c.function.name + c.function.arguments")
 PARAMETERS = {"type": "object", "properties": {"path": {"type": "string"}}, "required": ["path"]}
 NAMES = ("list", "read", "edit", "done")
@@ -164,6 +175,30 @@ class Agents(unittest.TestCase):
                         with self.subTest(template=template.stem, client=kind.__name__, answer=name):
                             self.converse(served, kind("A system."), text, tokens)
                 self.assertEqual(served.stop(), 0)
+
+    def test_values_of_own_calls_come_back_as_they_were_written(self):
+        """Qwen3-Coder's and Qwen3.5's templates print arguments, whose null Python spells None."""
+        values = {"deep": {"type": "boolean"}, "limit": {"type": ["integer", "null"], "enum": [None]}, "tags": {"type": "array", "items": {"enum": ["x"]}, "minItems": 1, "maxItems": 1}}
+        parameters = {"type": "object", "properties": values, "required": [*values], "additionalProperties": False}
+        with tempfile.TemporaryDirectory() as directory:
+            template = pathlib.Path(directory, "printing.jinja")
+            template.write_text(PRINTING)
+            served = Served(INVAR, "--max-model-len", "4096", "--chat-template", str(template), "--served-model-name", "m", "claude-*", "gpt-5*")
+            must = {Chat: {"tool_choice": "required"}, Messages: {"tool_choice": {"type": "any"}}, Responses: {"tool_choice": "required"}}
+            for kind in CLIENTS:
+                client = kind("A system.")
+                for tool in client.tools:
+                    for place in (tool, tool.get("function", {})):
+                        place |= {name: parameters for name in ("parameters", "input_schema") if name in place}
+                for turn in range(5):
+                    client.ask(f"Turn {turn}.")
+                    answer = served.post(client.path, **client.body(400) | must[kind])
+                    self.assertEqual(len(client.take(answer)), 1, answer)
+                prompt = served.post(client.path + "/render", **client.body(400))["prompt"]
+                self.assertEqual(prompt.count('<parameter=limit>\nnull\n</parameter>'), 5, prompt)
+                self.assertEqual(prompt.count('<parameter=tags>\n["x"]\n</parameter>'), 5)
+                self.assertNotIn("None", prompt)
+            self.assertEqual(served.stop(), 0)
 
     def converse(self, served, client, text, tokens):
         for turn in range(5):
