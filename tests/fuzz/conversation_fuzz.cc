@@ -1,9 +1,12 @@
 // Bodies of chats, messages and responses, put together as the input's bytes choose: an Error, or a
-// request with one prompt. Random edits of JSON texts rarely get past the parser; these bodies do.
+// request with one prompt, in which no value is spelled as Python spells it. Random edits of JSON
+// texts rarely get past the parser; these bodies do.
 #include <algorithm>
 #include <cstdint>
 #include <string>
 #include <string_view>
+#include <variant>
+#include <vector>
 
 #include "base/check.h"
 #include "base/error.h"
@@ -251,23 +254,54 @@ ChatTemplate template_of(const char* source) {
   return ChatTemplate::from_texts({.chat_template_jinja = source}, "fuzz");
 }
 
+// Templates that show what they are given in the ways of published ones.
+constexpr const char* kTemplates[] = {
+    "{% for m in messages %}{{ m.role + m.content }}{% for c in m.tool_calls or [] %}"
+    "{{ c.function.name ~ (c.function.arguments | tojson) }}{% endfor %}{% endfor %}"
+    "{{ tools | tojson if tools }}",
+    "{% for m in messages %}{% if m.role == 'system' and not loop.first %}"
+    "{{ raise_exception('system') }}{% endif %}{{ m.content }}{% endfor %}",
+    // Whatever is there is printed; arguments are joined to a text.
+    "{% for m in messages %}{{ m.role }}:{{ m.content }}{{ m.name }}{{ m.tool_call_id }}"
+    "{{ m.reasoning_content }}{% if 'tool_calls' in m %}{% for c in m.tool_calls %}"
+    "{{ c.id + c.type + c.function.name + c.function.arguments }}{% endfor %}{% endif %}"
+    "{% endfor %}{% if tools is defined %}{% for t in tools %}"
+    "{{ t.function.name + t.function.description }}{{ t.function.parameters | tojson }}"
+    "{% endfor %}{% endif %}",
+    // Parts of a content, and arguments one by one.
+    "{% for m in messages %}{% if m.content is string %}{{ m.content }}{% else %}"
+    "{% for p in m.content %}{{ p.text }}{% endfor %}{% endif %}{% for c in m.tool_calls or [] %}"
+    "{% for name, value in c.function.arguments | items %}{{ name }}={{ value | tojson }}"
+    "{% endfor %}{% endfor %}{% endfor %}",
+    // Roles in turns, one call in a message, ids of nine letters and digits.
+    "{% for m in messages %}{% if loop.index0 > 0 and m.role == messages[loop.index0 - 1].role %}"
+    "{{ raise_exception('turns') }}{% endif %}{% if m.tool_calls %}{% if m.tool_calls | length > 1 "
+    "or m.tool_calls[0].id | length != 9 %}{{ raise_exception('calls') }}{% endif %}"
+    "{{ m.tool_calls[0].function | tojson }}{% elif m.content is none %}"
+    "{{ raise_exception('words') }}{% else %}{{ m.content | trim }}{% endif %}{% endfor %}"};
+
+// No text of a body has one of these words.
+void check_words(std::string_view prompt) {
+  for (const std::string_view word : {"None", "True", "False", "{'", "['", "Undefined"})
+    CHECK(prompt.find(word) == prompt.npos, "a prompt shows no value as Python spells it");
+}
+
 }  // namespace
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   static const MadeTokenizer kMade = make_tokenizer(300, 1);
   static const Tokenizer kTokenizer = Tokenizer::from_texts(kMade.texts, "fuzz");
-  static const ChatTemplate kChats[] = {
-      template_of("{% for m in messages %}{{ m.role + m.content }}{% for c in m.tool_calls or [] %}"
-                  "{{ c.function.name ~ (c.function.arguments | tojson) }}{% endfor %}{% endfor %}"
-                  "{{ tools | tojson if tools }}"),
-      template_of("{% for m in messages %}{% if m.role == 'system' and not loop.first %}"
-                  "{{ raise_exception('system') }}{% endif %}{{ m.content }}{% endfor %}")};
+  static const std::vector<ChatTemplate> kChats = [] {
+    std::vector<ChatTemplate> chats;
+    for (const char* source : kTemplates) chats.push_back(template_of(source));
+    return chats;
+  }();
   static const ThoughtSeal kSeal("a key of the fuzz's own, of any length");
   Choices choices(data, size);
   constexpr openai::Endpoint kEndpoints[] = {openai::Endpoint::chat, openai::Endpoint::messages,
                                              openai::Endpoint::responses};
   const openai::Endpoint endpoint = kEndpoints[choices.below(std::size(kEndpoints))];
-  const ChatTemplate& chat = kChats[choices.below(std::size(kChats))];
+  const ChatTemplate& chat = kChats[choices.below(kChats.size())];
   constexpr ToolFormat kFormats[] = {ToolFormat::tagged, ToolFormat::bare, ToolFormat::qwen3_coder,
                                      ToolFormat::pythonic, ToolFormat::mistral};
   const Value earlier = list(choices, item);
@@ -287,6 +321,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     const openai::Request request =
         openai::parse_request(body(choices, endpoint), endpoint, context);
     CHECK(request.prompts.size() == 1, "a conversation is one prompt");
+    check_words(std::get<std::string>(request.prompts[0]));
   } catch (const UsageError&) {  // any other error is the server's own fault
   }
   return 0;
