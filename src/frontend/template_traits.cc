@@ -138,7 +138,8 @@ class Prober {
                            !shows({user(), answer, user(kMoreWords)}, {kMoreWords});
     if (!shows({said("system", kSystem), user()}, {kSystem, kUser}))
       traits.system = System::none;
-    else if (!shows({said("system", kSystem), user(), answer, said("system", kLater),
+    else if (!traits.repeats_roles ||  // it would stand between two that are joined
+             !shows({said("system", kSystem), user(), answer, said("system", kLater),
                      user(kMoreWords)},
                     {kSystem, kUser, kAnswer, kLater, kMoreWords}))
       traits.system = System::first;
@@ -158,9 +159,14 @@ class Prober {
     traits.user_after_tool =
         shows({user(), caller, found, user(kMoreWords)}, {kResult, kMoreWords}, true) ||
         !shows({user(), caller, found, answer, user(kMoreWords)}, {kResult, kMoreWords}, true);
+    // Whether a system message may stand between a result and what follows it.
+    const auto takes_system = [&](const Value& next, std::string_view words) {
+      return !shows({user(), caller, found, next}, {kResult, words}, true) ||
+             shows({user(), caller, found, said("system", kLater), next}, {kLater, words}, true);
+    };
     if (shape && traits.system == System::anywhere &&
-        shows({user(), caller, found, answer}, {kResult, kAnswer}, true) &&
-        !shows({user(), caller, found, said("system", kLater), answer}, {kLater, kAnswer}, true))
+        !(traits.user_after_tool && takes_system(answer, kAnswer) &&
+          takes_system(user(kMoreWords), kMoreWords)))
       traits.system = System::first;
     if (shape) find_calls(*shape, traits);
   }

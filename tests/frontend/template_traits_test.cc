@@ -38,6 +38,12 @@ const char* const kResults =
     "<{{ m.role }}>{{ m.content }}{% for c in m.tool_calls or [] %}[{{ c['type'] + ' ' + "
     "c.function.name }} {{ c.function.arguments | tojson }}]{% endfor %}{% endfor %}";
 
+// Users and the assistant take turns, whatever system messages stand between them.
+const char* const kTurns =
+    "{% set ns = namespace(user=true) %}{% for m in messages %}{% if m.role != 'system' %}"
+    "{% if (m.role == 'user') != ns.user %}{{ raise_exception('turns') }}{% endif %}"
+    "{% set ns.user = not ns.user %}{% endif %}<{{ m.role }}>{{ m.content }}{% endfor %}";
+
 std::string prompt_of(const std::string& members, const char* source) {
   const ChatTemplate chat = ChatTemplate::from_texts({.chat_template_jinja = source}, "a model");
   const Context context{.vocab = 100, .chat = &chat, .tool_format = chat.tool_format()};
@@ -97,6 +103,13 @@ TEST(TemplateTraits, SystemMessagesStandInFrontWhereNoneMayFollowAResult) {
     {"role": "system", "content": "s"}, {"role": "user", "content": "Go on"}])",
                                      kResults);
   EXPECT_EQ(text, "<system>s<user>Hi<assistant>[function f {}]<tool>ok<user>Go on");
+}
+
+TEST(TemplateTraits, SystemMessagesStandInFrontWhereTurnsAreJoined) {
+  EXPECT_EQ(prompt_of(R"("messages": [{"role": "user", "content": "a"}, {"role": "system",
+    "content": "s"}, {"role": "user", "content": "b"}])",
+                      kTurns),
+            "<system>s<user>a\n\nb");
 }
 
 }  // namespace

@@ -188,7 +188,7 @@ class Agents(unittest.TestCase):
             for kind in CLIENTS:
                 client = kind("A system.")
                 for tool in client.tools:
-                    for place in (tool, tool.get("function", {})):
+                    for place in (tool, tool.get("function", {}), *tool.get("tools", [])):  # those of a namespace, too
                         place |= {name: parameters for name in ("parameters", "input_schema") if name in place}
                 for turn in range(5):
                     client.ask(f"Turn {turn}.")
