@@ -81,6 +81,16 @@ void describe_sampling(const ModelOptions& options, json::Value& v) {
   v.set("sampling_from", defaults.from);
 }
 
+// Rounding on the way to an answer (numerics 0.1); docs/models.md measures what it costs.
+std::string rounding(const Arithmetic& arithmetic) {
+  if (arithmetic.is_exact) return "none: f32 throughout";
+  if (arithmetic.weights == DType::f32) return "q, k, v, p and the cache to bf16";
+  std::string inputs = "inputs of products and the cache to bf16";
+  if (arithmetic.is_quantised() || arithmetic.multiplies_blocks)
+    inputs = "inputs of products to 8 bits or bf16, the cache to bf16";
+  return arithmetic.is_rounded ? "matrices of f32 or f16 to bf16, " + inputs : inputs;
+}
+
 json::Value describe(const InspectFlags& flags) {
   std::unique_ptr<TensorSource> source;
   const ModelDescription model(resolved(flags.model), source);
@@ -88,6 +98,7 @@ json::Value describe(const InspectFlags& flags) {
   v.set("model", model.options.model);
   if (const std::string made = made_weights(model.options); !made.empty()) v.set("weights", made);
   v.set("identity", identity(model.arithmetic, model.spec()));
+  v.set("rounding", rounding(model.arithmetic));
   v.set("specification", to_hex(specification_digest(model.config)));
   describe_shape(model.spec(), v);
   describe_memory(model, size_of(*source), flags, v);

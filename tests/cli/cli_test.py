@@ -116,6 +116,8 @@ class Help(CliTest):
         self.assertEqual(inspect["memory_bytes"], inspect["weight_bytes"] + inspect["kv_bytes"])
         twice = json.loads(self.succeed("inspect", self.model, "--json", "--max-num-seqs", "2"))
         self.assertEqual((twice["kv_bytes"], twice["weight_bytes"]), (2 * inspect["kv_bytes"], inspect["weight_bytes"]))
+        exact = json.loads(self.succeed("inspect", self.model, "--json", "--weights", "exact"))
+        self.assertEqual((inspect["rounding"], exact["rounding"]), ("inputs of products and the cache to bf16", "none: f32 throughout"))
         # A preset of eight billion parameters is described at once.
         large = json.loads(self.succeed("inspect", "llama-3.1-8b", "--load-format", "dummy:1", "--json"))
         norms = 2 * 65 * 4096  # f32 in memory
