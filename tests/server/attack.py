@@ -6,7 +6,7 @@ requests, one after another, alone and beside the attack. Bars: the longest of t
 than the median of those alone; the server's memory grows by less than 96 MiB, and all but 16 of it is given back within
 two seconds; every answer of the attack has a status that is expected. --quick makes the attacks smaller. --busy is for a
 machine that has other work: a wait is the time that the server's threads computed in it, by its two threads, and not what
-the clock says (below 8 s); --most-ms takes another bar than 250 for it. ctest uses all three. --no-bars only measures, and ends with 0.
+the clock says (below 8 s), and beside it stands how long they waited for cores; --most-ms takes another bar than 250 for it. ctest uses all three. --no-bars only measures, and ends with 0.
 
   chunks       chunk extensions without end, without a key
   bodies       bodies of 32 MiB that are never complete, without a key and with one
@@ -297,27 +297,30 @@ class Bystander:
 
     def __init__(self, served):
         self.served, self.most_memory = served, 0
-        self.refused, self.most_busy = 0, 0
+        self.refused, self.most_busy, self.most_queued = 0, 0, 0
 
-    def cpu_ms(self):
-        """That the server's threads have computed so far."""
-        ns = 0
+    def times(self):
+        """(computed, waited for a core) by the server's threads so far, in ms."""
+        computed = waited = 0
         for thread in pathlib.Path(f"/proc/{self.served.process.pid}/task").iterdir():
             try:
-                ns += int((thread / "schedstat").read_text().split()[0])
+                ns = (thread / "schedstat").read_text().split()
             except OSError:
-                pass  # it has ended
-        return ns / 1e6
+                continue  # it has ended
+            computed, waited = computed + int(ns[0]), waited + int(ns[1])
+        return computed / 1e6, waited / 1e6
 
     def wait_ms(self):
-        begin, cpu = time.monotonic(), self.cpu_ms()
+        begin, (computed, waited) = time.monotonic(), self.times()
         connection = http.client.HTTPConnection("127.0.0.1", self.served.port, timeout=5 * SECONDS)
         connection.request("POST", COMPLETIONS, json.dumps({"prompt": "Once", "max_tokens": 1, "seed": 1}), KEY)
         reply = connection.getresponse()
         reply.read()
         connection.close()
         self.refused += reply.status != 200
-        self.most_busy = max(self.most_busy, (self.cpu_ms() - cpu) / THREADS)
+        now = self.times()
+        self.most_busy = max(self.most_busy, (now[0] - computed) / THREADS)
+        self.most_queued = max(self.most_queued, (now[1] - waited) / THREADS)
         return (time.monotonic() - begin) * 1000
 
     def waits_until(self, is_over):
@@ -354,7 +357,7 @@ def measure(asked, attack):
         warm_up(served)
         bystander = Bystander(served)
         alone = statistics.median([bystander.wait_ms() for _ in range(10)])
-        before, bystander.most_busy = served.resident_bytes(), 0
+        before, bystander.most_busy, bystander.most_queued = served.resident_bytes(), 0, 0
         over = threading.Event()
         watcher = threading.Thread(target=bystander.watch, args=(over,))
         watcher.start()
@@ -381,7 +384,7 @@ def measure(asked, attack):
     finally:
         served.process.kill()
         served.stop()
-    return {"attack": attack.__name__, "alone": alone, "more": max(waits) - alone, "busy": bystander.most_busy, "grown": (bystander.most_memory - before) / MIB, "kept": kept / MIB,
+    return {"attack": attack.__name__, "alone": alone, "more": max(waits) - alone, "busy": bystander.most_busy, "queued": bystander.most_queued, "grown": (bystander.most_memory - before) / MIB, "kept": kept / MIB,
             "refused": bystander.refused, "statuses": statuses, "ends": ends, "fault": fault}
 
 
@@ -427,14 +430,14 @@ def main():
     known = {attack.__name__: attack for attack in ATTACKS}
     chosen = [known[name] for name in asked.attacks] or list(ATTACKS)
     bad = 0
-    print("| attack | answers | alone, ms | waits more, ms | computed meanwhile, ms | grows, MiB | keeps, MiB | |\n|---|---|---|---|---|---|---|---|")
+    print("| attack | answers | alone, ms | waits more, ms | computed meanwhile, ms | waited for cores, ms | grows, MiB | keeps, MiB | |\n|---|---|---|---|---|---|---|---|---|")
     for attack in chosen:
         row = measure(asked, attack)
         faults = faults_of(row, ATTACKS[attack], asked)
         bad += bool(faults)
         seen = ", ".join(f"{count} x {status or 'closed'}" for status, count in sorted(row["statuses"].items(), key=str))
         note = f"second SIGTERM: {row['ends']:.1f} s; " if row["ends"] is not None else ""
-        print(f"| {row['attack']} | {seen} | {row['alone']:.0f} | {row['more']:.0f} | {row['busy']:.0f} | {row['grown']:.0f} | {row['kept']:.0f} | {note}{'; '.join(faults) or 'holds'} |", flush=True)
+        print(f"| {row['attack']} | {seen} | {row['alone']:.0f} | {row['more']:.0f} | {row['busy']:.0f} | {row['queued']:.0f} | {row['grown']:.0f} | {row['kept']:.0f} | {note}{'; '.join(faults) or 'holds'} |", flush=True)
     return 1 if bad and not asked.no_bars else 0
 
 
