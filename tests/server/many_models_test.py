@@ -154,7 +154,9 @@ class Answers(unittest.TestCase):
         for field in ("system_fingerprint", "capabilities", "max_model_len", "meta"):
             self.assertEqual(one[field], mine[field])
         self.assertEqual(set(states(self.served)), set("abc"))
-        self.assertEqual({one["name"] for one in self.served.ask("GET", "/api/tags")[2]["models"]}, {"a:latest", "b:latest", "c:latest"})
+        tags, listed = (self.served.ask("GET", path)[2] for path in ("/api/tags", "/v1/models"))
+        self.assertEqual({one["name"] for one in tags["models"]}, {"a:latest", "b:latest", "c:latest"})
+        self.assertEqual((listed["object"], tags.get("object")), ("list", None))
         self.assertIn("a:latest", {one["name"] for one in self.served.ask("GET", "/api/ps")[2]["models"]})
         self.assertEqual(self.served.ask("GET", "/health")[0], 200)
         self.assertEqual(self.served.ask("GET", "/")[0], 200)
@@ -222,6 +224,7 @@ class Room(unittest.TestCase):
         status, _, answer = served.ask("POST", COMPLETIONS, {"model": "b", "prompt": "x"}, {"X-Request-Timeout": "0.5"})
         self.assertEqual((status, answer["error"]["code"]), (504, "deadline_exceeded"))
         connection.close()
+        self.assertEqual(served.ask("POST", COMPLETIONS, {"model": "b", "prompt": "x", "max_tokens": 2}, {"X-Request-Timeout": "200"})[0], 200)
         self.assertEqual(served.stop(), 0)
 
     def test_a_model_that_cannot_be_loaded_is_said_and_others_go_on(self):
@@ -236,6 +239,7 @@ class Room(unittest.TestCase):
                 self.assertEqual((status, answer["error"]["message"]),
                                  (503, 'the model "broken" could not be loaded: the server\'s log says why'))
             self.assertIn("[broken] its process has ended: exit status", served.said())
+            self.assertRegex(served.said(), r"\[broken\] invar: .*tokenizer\.json")  # the model's own words
             served.post(COMPLETIONS, model="a", prompt="x", max_tokens=4)
             self.assertEqual(served.stop(), 0)
 
