@@ -288,6 +288,9 @@ int run_serve(ServeFlags flags) {
   if (local) say_step_rows(flags, local->instance);
   const auto journal = open_journal(flags);
   if (journal) flags.server.batch_file = flags.journal + "-batches";
+  if (journal && served.model().adapters)
+    served.model().adapters->keep_in(
+        *journal, [](const std::string& wrong) { fmt::print(stderr, "invar: {}\n", wrong); });
   server::Server server(flags.server, served.model(), backend, journal.get());
   fmt::print(stderr, "{} as {} on {}\n", backend.facts().identity, flags.names.front(),
              backend.facts().instruction_set);

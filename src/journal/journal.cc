@@ -34,11 +34,22 @@ int lock_of(const std::string& path) {
 }  // namespace
 
 struct Journal::Operation {
-  enum class Kind { admit, end, keep, settle_cached, forget, forget_one, nothing };
+  enum class Kind {
+    admit,
+    end,
+    keep,
+    settle_cached,
+    forget,
+    forget_one,
+    keep_adapter,
+    forget_adapter,
+    nothing
+  };
   Kind kind = Kind::admit;
   JournalEntry entry;        // admit; of an end and of what is kept only the id
   std::optional<Said> said;  // admit
   std::string output;        // keep
+  KeptAdapter adapter;       // keep_adapter; of one to forget only the name
   Outcome outcome = Outcome::finished;
   int64_t created = 0;  // forget
   int64_t cached = 0;   // settle_cached; then the number that holds
@@ -82,6 +93,10 @@ struct Journal::Operation {
       to.retention->forget_before(created);
     } else if (kind == Kind::forget_one) {
       to.retention->forget_line(entry.id);
+    } else if (kind == Kind::keep_adapter) {
+      server::keep_adapter(to.writer, adapter);
+    } else if (kind == Kind::forget_adapter) {
+      server::forget_adapter(to.writer, adapter.name);
     }
   }
 };
@@ -180,27 +195,47 @@ void Journal::forget_before(int64_t created, Done done) {
   enqueue(std::move(operation));
 }
 
-void Journal::admit(JournalEntry entry, std::optional<Said> said) {
+void Journal::write(std::unique_ptr<Operation> operation) {
   std::promise<std::string> done;
-  admit(std::move(entry), std::move(said),
-        [&](const std::string& error) { done.set_value(error); });
-  if (const std::string error = done.get_future().get(); !error.empty()) throw Error(error);
-}
-
-void Journal::end_and_wait(const std::string& id, Outcome outcome) {
-  std::promise<std::string> done;
-  end(id, outcome, [&](const std::string& error) { done.set_value(error); });
-  if (const std::string error = done.get_future().get(); !error.empty()) throw Error(error);
-}
-
-void Journal::forget_and_wait(const std::string& id) {
-  std::promise<std::string> done;
-  auto operation = std::make_unique<Operation>();
-  operation->kind = Operation::Kind::forget_one;
-  operation->entry.id = id;
   operation->done = [&](const std::string& error) { done.set_value(error); };
   enqueue(std::move(operation));
   if (const std::string error = done.get_future().get(); !error.empty()) throw Error(error);
+}
+
+void Journal::admit(JournalEntry entry, std::optional<Said> said) {
+  auto operation = std::make_unique<Operation>();
+  operation->entry = std::move(entry);
+  operation->said = std::move(said);
+  write(std::move(operation));
+}
+
+void Journal::end_and_wait(const std::string& id, Outcome outcome) {
+  auto operation = std::make_unique<Operation>();
+  operation->kind = Operation::Kind::end;
+  operation->entry.id = id;
+  operation->outcome = outcome;
+  write(std::move(operation));
+}
+
+void Journal::forget_and_wait(const std::string& id) {
+  auto operation = std::make_unique<Operation>();
+  operation->kind = Operation::Kind::forget_one;
+  operation->entry.id = id;
+  write(std::move(operation));
+}
+
+void Journal::keep_adapter(KeptAdapter adapter) {
+  auto operation = std::make_unique<Operation>();
+  operation->kind = Operation::Kind::keep_adapter;
+  operation->adapter = std::move(adapter);
+  write(std::move(operation));
+}
+
+void Journal::forget_adapter(const std::string& name) {
+  auto operation = std::make_unique<Operation>();
+  operation->kind = Operation::Kind::forget_adapter;
+  operation->adapter.name = name;
+  write(std::move(operation));
 }
 
 void Journal::wait() {

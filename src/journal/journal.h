@@ -47,6 +47,14 @@ struct JournalEntry {
 
 enum class Outcome { finished, aborted, failed };
 
+// An adapter that is served by name until somebody says otherwise.
+struct KeptAdapter {
+  std::string name, directory;
+  Digest digest{};  // numerics 2.4
+
+  bool operator==(const KeptAdapter&) const = default;
+};
+
 // The owner of lines that were written before lines had owners.
 inline constexpr const char* kUnknownOwner = "unknown";
 
@@ -102,6 +110,10 @@ class Journal {
   void end_and_wait(const std::string& id, Outcome outcome);
   // One line that has ended; nothing where there is none.
   void forget_and_wait(const std::string& id);
+  // Keeps the adapter, in place of another of its name.
+  void keep_adapter(KeptAdapter adapter);
+  // Forgets the adapter of that name; nothing where there is none.
+  void forget_adapter(const std::string& name);
   // Waits until everything that was asked for before is written, or could not be.
   void wait();
 
@@ -119,6 +131,7 @@ class Journal {
   int64_t bytes_of_conversation(const std::string& id) const;
   std::vector<JournalLine> unfinished() const;
   std::vector<JournalLine> all() const;
+  std::vector<KeptAdapter> adapters() const;  // ascending by name
   // Empty when SQLite finds the file whole and each line is what was written, else what is wrong.
   std::string check_integrity() const;
 
@@ -127,6 +140,8 @@ class Journal {
   struct Connections;
 
   void enqueue(std::unique_ptr<Operation> operation);
+  // Waits until it is written. Throws Error where it could not be.
+  void write(std::unique_ptr<Operation> operation);
   void write_loop();
   void write_group(std::deque<std::unique_ptr<Operation>>& group);
   void checkpoint_loop();

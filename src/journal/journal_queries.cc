@@ -77,6 +77,11 @@ std::vector<JournalLine> Journal::all() const {
   return lines;
 }
 
+std::vector<KeptAdapter> Journal::adapters() const {
+  const std::lock_guard lock(connections_->reading);
+  return read_adapters(connections_->reader);
+}
+
 std::string Journal::check_integrity() const {
   const std::lock_guard lock(connections_->reading);
   const std::string wrong = wrong_pages(connections_->reader);

@@ -55,6 +55,13 @@ CREATE TABLE IF NOT EXISTS cached(line INTEGER PRIMARY KEY, tokens INTEGER NOT N
 CREATE TRIGGER IF NOT EXISTS line_is_gone AFTER DELETE ON line
   BEGIN DELETE FROM cached WHERE line = OLD.number; END;
 )";
+// Made when there is an adapter.
+constexpr const char* kAdapterSchema = R"(
+CREATE TABLE IF NOT EXISTS adapter(
+  name TEXT PRIMARY KEY,
+  directory TEXT NOT NULL,
+  digest BLOB NOT NULL);
+)";
 // Lines of an older version in the columns of this one. Those without a digest have none that could
 // be wrong; the digest of a body is the one of what was kept, which was all.
 constexpr const char* kMoveLines =
@@ -124,12 +131,11 @@ Digest digest_of(const JournalEntry& e, std::string_view body, std::string_view 
   return digest.finish();
 }
 
-Digest read_digest(const Statement& row, int column, const JournalEntry& e) {
+Digest read_digest(const Statement& row, int column, std::string_view of) {
   const std::string_view bytes = row.view(column);
   Digest digest{};
   if (bytes.size() != digest.size())
-    fail("journal line {}: expected a digest of {} bytes, found {}", e.id, digest.size(),
-         bytes.size());
+    fail("journal {}: expected a digest of {} bytes, found {}", of, digest.size(), bytes.size());
   std::copy(bytes.begin(), bytes.end(), digest.begin());
   return digest;
 }
@@ -144,9 +150,10 @@ JournalLine read_plain(const Statement& row) {
   e.idempotency_key = row.bytes(4);
   e.endpoint = row.bytes(5);
   e.arithmetic = row.bytes(8);
-  e.model = read_digest(row, 9, e);
+  const std::string name = "line " + e.id;
+  e.model = read_digest(row, 9, name);
   e.request = row.bytes(13);
-  e.body = row.is_null(7) ? sha256(std::as_bytes(std::span(e.request))) : read_digest(row, 7, e);
+  e.body = row.is_null(7) ? sha256(std::as_bytes(std::span(e.request))) : read_digest(row, 7, name);
   if (!row.is_null(10) &&
       row.view(10) != bytes_of(digest_of(e, row.view(7), row.view(12), row.view(11))))
     fail("journal line {}: its bytes are not those that were written", e.id);
@@ -224,6 +231,27 @@ JournalLine read_line(const Statement& row) {
   }
   if (!row.is_null(14)) line.cached = row.integer(14);
   return line;
+}
+
+void keep_adapter(Connection& to, const KeptAdapter& adapter) {
+  to.execute(kAdapterSchema);
+  Statement row(to, "INSERT OR REPLACE INTO adapter(name, directory, digest) VALUES(?, ?, ?)");
+  row.bind(adapter.name).bind(adapter.directory).bind_blob(bytes_of(adapter.digest)).run();
+}
+
+void forget_adapter(const Connection& to, const std::string& name) {
+  if (!has_table(to, "adapter")) return;
+  Statement(to, "DELETE FROM adapter WHERE name = ?").bind(name).run();
+}
+
+std::vector<KeptAdapter> read_adapters(const Connection& in) {
+  if (!has_table(in, "adapter")) return {};
+  Statement row(in, "SELECT name, directory, digest FROM adapter ORDER BY name");
+  std::vector<KeptAdapter> adapters;
+  while (row.step())
+    adapters.push_back(
+        {row.bytes(0), row.bytes(1), read_digest(row, 2, "adapter " + row.bytes(0))});
+  return adapters;
 }
 
 std::string changed_lines(const Connection& in) {

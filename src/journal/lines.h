@@ -34,6 +34,11 @@ inline constexpr const char* kSelectLines =
 // Reads a row of kSelectLines. Throws Error for one whose bytes are not those that were written.
 JournalLine read_line(const sqlite::Statement& row);
 
+// The table of adapters.
+void keep_adapter(sqlite::Connection& to, const KeptAdapter& adapter);
+void forget_adapter(const sqlite::Connection& to, const std::string& name);
+std::vector<KeptAdapter> read_adapters(const sqlite::Connection& in);  // ascending by name
+
 // Looks at every line: empty, or a sentence that names those whose bytes were changed.
 std::string changed_lines(const sqlite::Connection& in);
 

@@ -17,6 +17,11 @@ std::string told(const json::Value& body, const char* name) {
   return text;
 }
 
+void tell_success(Exchange& exchange, const std::string& name, const char* done) {
+  exchange.reply({.type = "text/plain; charset=utf-8",
+                  .body = fmt::format("Success: LoRA adapter '{}' {} successfully.", name, done)});
+}
+
 }  // namespace
 
 ServedAdapters& Server::expect_adapters() const {
@@ -42,9 +47,7 @@ void Server::load_adapter(std::shared_ptr<Exchange> exchange) {
   pool_.post(slow(exchange->request), [this, exchange, name, path, replaces, &adapters] {
     guarded(exchange, [&] {
       adapters.load(name, path, replaces);
-      exchange->reply(
-          {.type = "text/plain; charset=utf-8",
-           .body = fmt::format("Success: LoRA adapter '{}' added successfully.", name)});
+      http_.post([=] { tell_success(*exchange, name, "added"); });
     });
   });
 }
@@ -52,11 +55,14 @@ void Server::load_adapter(std::shared_ptr<Exchange> exchange) {
 void Server::unload_adapter(std::shared_ptr<Exchange> exchange) {
   ServedAdapters& adapters = expect_adapters();
   const std::string name = told(json_body(exchange->request), "lora_name");
-  if (!adapters.unload(name))
-    throw ApiError{404, fmt::format("the adapter {} is not loaded", json::quoted(name)),
-                   "model_not_found", "lora_name"};
-  exchange->reply({.type = "text/plain; charset=utf-8",
-                   .body = fmt::format("Success: LoRA adapter '{}' removed successfully.", name)});
+  pool_.post(slow(exchange->request), [this, exchange, name, &adapters] {
+    guarded(exchange, [&] {
+      if (!adapters.unload(name))
+        throw ApiError{404, fmt::format("the adapter {} is not loaded", json::quoted(name)),
+                       "model_not_found", "lora_name"};
+      http_.post([=] { tell_success(*exchange, name, "removed"); });
+    });
+  });
 }
 
 }  // namespace invar::server

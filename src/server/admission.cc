@@ -260,12 +260,16 @@ std::vector<int32_t> Admission::encode(const openai::Request& request,
   return openai::tokens_of(request, prompt, *model_.tokenizer, backend_.facts().max_model_len);
 }
 
-void Admission::check_model(const std::string& name) const {
+bool Admission::is_models_name(const std::string& name) const {
   // Ollama's clients leave the tag out or add it.
   const auto is_it = [&](const std::string& served) {
     return names(served, name) || names(served, name + ":latest");
   };
-  if (name.empty() || std::ranges::any_of(model_.names, is_it)) return;
+  return name.empty() || std::ranges::any_of(model_.names, is_it);
+}
+
+void Admission::check_model(const std::string& name) const {
+  if (is_models_name(name)) return;
   if (model_.adapters && model_.adapters->find(name))
     throw ApiError{404,
                    fmt::format("expected the model's name, since it answers this alone, found the "
@@ -298,6 +302,10 @@ Admitted Admission::readmit(const JournalEntry& entry) const {
                               ? model_.adapters->find(name->as_string())
                               : nullptr;
   const ReceiptModel model = answering_model(adapter.get());
+  if (!adapter && entry.model != model_digest(model) && name && name->is_string() &&
+      !is_models_name(name->as_string()))
+    throw ApiError{409, fmt::format("the answer was made with the adapter {}, which is not served",
+                                    json::quoted(name->as_string()))};
   expect_same_model(entry, model);
   openai::Request request = read(entry, body);
   request.base.params = entry.params;

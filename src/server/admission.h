@@ -118,7 +118,9 @@ class Admission {
   std::string fingerprint(const RequestAdapter* adapter = nullptr) const {
     return fingerprint_of(answering_model(adapter));
   }
-  // Throws ApiError for a name that is not served; an empty one is the first that is.
+  // An empty one is the first of the model's names.
+  bool is_models_name(const std::string& name) const;
+  // Throws ApiError for a name that is not served.
   void check_model(const std::string& name) const;
   // The adapter of that name; null where the name is the model's. Throws as check_model does.
   std::shared_ptr<const RequestAdapter> adapter_of(const std::string& name) const;

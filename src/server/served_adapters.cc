@@ -22,12 +22,34 @@ void ServedAdapters::load(const std::string& name, const std::string& directory,
   };
   expect_free();
   auto adapter = open_(name, directory);
+  const std::lock_guard change(changing_);
   expect_free();
+  if (journal_) journal_->keep_adapter({name, adapter->directory, adapter->digest});
   const std::lock_guard lock(mutex_);
   adapters_[name] = std::move(adapter);
 }
 
+void ServedAdapters::keep_in(Journal& journal, const std::function<void(const std::string&)>& say) {
+  for (const KeptAdapter& kept : journal.adapters()) {
+    try {
+      auto adapter = open_(kept.name, kept.directory);
+      if (adapter->digest != kept.digest)
+        fail("{}: expected an adapter with the digest {}, found {}", kept.directory,
+             to_hex(kept.digest), to_hex(adapter->digest));
+      const std::lock_guard lock(mutex_);
+      adapters_[kept.name] = std::move(adapter);
+    } catch (const Error& error) {
+      say(fmt::format("the adapter {} is not served as before the restart: {}",
+                      json::quoted(kept.name), error.what()));
+    }
+  }
+  journal_ = &journal;
+}
+
 bool ServedAdapters::unload(const std::string& name) {
+  const std::lock_guard change(changing_);
+  if (!find(name)) return false;
+  if (journal_) journal_->forget_adapter(name);
   const std::lock_guard lock(mutex_);
   return adapters_.erase(name) > 0;
 }

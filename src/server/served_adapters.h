@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "engine/request.h"
+#include "journal/journal.h"
 
 namespace invar::server {
 
@@ -22,10 +23,14 @@ class ServedAdapters {
 
   explicit ServedAdapters(Open open) : open_(std::move(open)) {}
 
+  // Serves what the journal keeps, in place of others of their names, and from now on has it keep
+  // what is loaded, so that it is there after a restart. `say` hears a sentence of each that is
+  // gone or no longer what was loaded, which is not served. The journal outlives the adapters.
+  void keep_in(Journal& journal, const std::function<void(const std::string&)>& say);
   // Reads the directory and serves it under the name, in place of another one where `replaces`.
   // Throws Error.
   void load(const std::string& name, const std::string& directory, bool replaces);
-  // Requests that have it go on. False where there is none of the name.
+  // Requests that have it go on. False where there is none of the name. Throws Error.
   bool unload(const std::string& name);
   // Null: there is none.
   std::shared_ptr<const RequestAdapter> find(const std::string& name) const;
@@ -33,6 +38,8 @@ class ServedAdapters {
 
  private:
   Open open_;
+  Journal* journal_ = nullptr;  // null: none is kept
+  std::mutex changing_;         // taken before mutex_; the journal and the map change together
   mutable std::mutex mutex_;
   std::map<std::string, std::shared_ptr<const RequestAdapter>> adapters_;
 };

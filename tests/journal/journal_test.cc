@@ -207,6 +207,24 @@ TEST_F(JournalTest, LinesOfTheThirdVersionAreKept) {
   EXPECT_EQ(journal.settle_cached(entry_of(1).id, 64), 64);
 }
 
+TEST_F(JournalTest, AdaptersAreKeptByName) {
+  const KeptAdapter first{"a", "first", {1}}, other{"a", "other", {2}}, second{"b", "second", {3}};
+  {
+    Journal journal(path());
+    EXPECT_TRUE(journal.adapters().empty());
+    journal.forget_adapter("none");
+    journal.keep_adapter(second);
+    journal.keep_adapter(first);
+    EXPECT_EQ(journal.adapters(), (std::vector{first, second}));
+    journal.keep_adapter(other);
+    journal.forget_adapter("none");
+  }
+  Journal journal(path());
+  EXPECT_EQ(journal.adapters(), (std::vector{other, second}));
+  journal.forget_adapter("a");
+  EXPECT_EQ(journal.adapters(), (std::vector{second}));
+}
+
 // The items of a conversation, or why there are none.
 std::string items_of(const Journal& journal, int i) {
   const auto found = journal.find_conversation(entry_of(i).id);

@@ -169,6 +169,32 @@ class AdaptersTest(unittest.TestCase):
         self.assertEqual(self.ask("POST", "/v1/completions", {**BODY, "model": "c"})[0], 404)
         self.assertEqual(self.text("m"), before)
 
+    def test_a_hundred_adapters_share_a_few_slots(self):
+        server = self.serve("--max-loras", "3", "--max-num-seqs", "8")
+        self.addCleanup(server.stop)
+        config = json.loads((self.model / "config.json").read_text())
+        names = [f"many{i}" for i in range(100)]
+        for i, name in enumerate(names):
+            path = write_adapter(self.root / name, config, 1000 + i, rank=1, modules=("q_proj",))
+            status, _, said = self.ask("POST", "/v1/load_lora_adapter", {"lora_name": name, "lora_path": str(path)}, server)
+            self.assertEqual(status, 200, said)
+        self.assertEqual(len(self.ask("GET", "/v1/models", server=server)[2]["data"]), 3 + len(names))
+        alone = {name: self.text(name, server=server, max_tokens=8) for name in names}
+        self.assertGreater(len(set(alone.values())), 50)  # the control: each counts
+        found = {}
+
+        def ask_some(mine):
+            for name in mine:
+                found[name] = self.text(name, server=server, max_tokens=8)
+
+        order = random.Random(1).sample(names, len(names))
+        threads = [threading.Thread(target=ask_some, args=(order[i::8],)) for i in range(8)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        self.assertEqual(found, alone)
+
     def test_the_journal_answers_with_the_same_adapter_or_says_why_not(self):
         journal = self.root / "other-journal"
         server = self.serve("--journal", str(journal))
