@@ -5,6 +5,7 @@
 #include "base/atomic_file.h"
 #include "base/error.h"
 #include "frontend/body_fields.h"
+#include "sampling/param_list.h"
 
 namespace invar::cli {
 
@@ -12,16 +13,11 @@ namespace {
 
 constexpr int32_t kAnyVocabulary = INT32_MAX;
 
-json::Value settings_of(const SamplingParams& p) {
-  return json::Object{{"temperature", p.temperature},
-                      {"top_k", p.top_k},
-                      {"top_p", p.top_p},
-                      {"min_p", p.min_p},
-                      {"repetition_penalty", p.repetition_penalty},
-                      {"presence_penalty", p.presence_penalty},
-                      {"frequency_penalty", p.frequency_penalty},
-                      {"max_tokens", p.max_tokens},
-                      {"seed", p.seed}};
+json::Value settings_of(const SamplingParams& params) {
+  json::Value all = json::Object{};
+  for_each_field<&FieldFacts::flag>(
+      params, [&](const auto& field, const auto& value) { all.set(field.name, value); });
+  return all;
 }
 
 }  // namespace
@@ -46,16 +42,14 @@ void change_setting(SamplingParams& params, const std::string& name, const std::
   }
   const BodyFields fields(asked);
   SamplingParams changed = params;
-  fields.read_number("temperature", changed.temperature);
-  fields.read_integer("top_k", changed.top_k, -1);
-  fields.read_number("top_p", changed.top_p);
-  fields.read_number("min_p", changed.min_p);
-  fields.read_number("repetition_penalty", changed.repetition_penalty);
-  fields.read_number("presence_penalty", changed.presence_penalty);
-  fields.read_number("frequency_penalty", changed.frequency_penalty);
-  fields.read_integer("max_tokens", changed.max_tokens, 1);
-  if (const json::Value* seed = fields.find("seed"))
-    changed.seed = static_cast<uint64_t>(integer_of(*seed, "seed", 0, INT64_MAX));
+  for_each_field<&FieldFacts::flag>(changed, [&]<typename T>(const auto& field, T& setting) {
+    if constexpr (std::is_same_v<T, double>)
+      fields.read_number(field.name, setting);
+    else if constexpr (std::is_same_v<T, int32_t>)
+      fields.read_integer(field.name, setting, static_cast<int64_t>(field.facts.low));
+    else if (const json::Value* given = fields.find(field.name))
+      setting = static_cast<T>(integer_of(*given, field.name, 0, INT64_MAX));
+  });
   checked(changed, kAnyVocabulary);
   params = changed;
 }

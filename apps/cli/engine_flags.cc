@@ -3,6 +3,8 @@
 
 #include "base/error.h"
 #include "command.h"
+#include "model_sampling.h"
+#include "sampling/param_list.h"
 #include "speculative/method_names.h"
 #include "switch_flag.h"
 
@@ -127,36 +129,10 @@ void settle_length(Request& request, bool asked, const Engine& engine) {
   if (!asked) fit_length(request.params, request.prompt.size(), engine.max_model_len());
 }
 
-void add_sampling_flags(CLI::App& command, SamplingParams& p) {
-  command.add_option("--max-tokens", p.max_tokens, "Most tokens of an answer")
-      ->capture_default_str();
-  command.add_option("--temperature", p.temperature, "Sampling temperature; 0 is greedy")
-      ->capture_default_str();
-  command.add_option("--top-k", p.top_k, "Sample from the K most likely tokens; 0 is off")
-      ->capture_default_str();
-  command
-      .add_option("--top-p", p.top_p,
-                  "Sample from the most likely tokens whose probabilities sum to P")
-      ->capture_default_str();
-  command
-      .add_option("--min-p", p.min_p,
-                  "Sample from tokens at least this likely, relative to the most likely one")
-      ->capture_default_str();
-  command
-      .add_option("--repetition-penalty", p.repetition_penalty,
-                  "Above 1: discourage tokens of the prompt and the answer")
-      ->capture_default_str();
-  command
-      .add_option("--presence-penalty", p.presence_penalty,
-                  "Above 0: discourage tokens of the answer")
-      ->capture_default_str();
-  command
-      .add_option("--frequency-penalty", p.frequency_penalty,
-                  "Above 0: discourage tokens by how often the answer has them")
-      ->capture_default_str();
-  command.add_option("--min-tokens", p.min_tokens, "Least tokens before an end of sequence")
-      ->capture_default_str();
-  command.add_option("--seed", p.seed, "Seed of the sampling")->capture_default_str();
+void add_sampling_flags(CLI::App& command, SamplingParams& params) {
+  for_each_field<&FieldFacts::flag>(params, [&](const auto& field, auto& value) {
+    command.add_option(flag_of(field.name), value, field.facts.flag)->capture_default_str();
+  });
 }
 
 }  // namespace invar::cli

@@ -72,12 +72,7 @@ void describe_memory(const ModelDescription& model, const ModelSize& size,
 
 void describe_sampling(const ModelOptions& options, json::Value& v) {
   const SamplingDefaults defaults = find_sampling_defaults(options);
-  const SamplingParams& p = defaults.params;
-  v.set("sampling", json::Object{{"temperature", p.temperature},
-                                 {"top_k", p.top_k},
-                                 {"top_p", p.top_p},
-                                 {"min_p", p.min_p},
-                                 {"repetition_penalty", p.repetition_penalty}});
+  v.set("sampling", defaults_json(defaults.params));
   v.set("sampling_from", defaults.from);
 }
 

@@ -1,8 +1,19 @@
 #include "model_sampling.h"
 
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "sampling/param_list.h"
 #include "session/open.h"
 
 namespace invar::cli {
+
+std::string flag_of(std::string_view field) {
+  std::string flag = fmt::format("--{}", field);
+  std::ranges::replace(flag, '_', '-');
+  return flag;
+}
 
 std::set<std::string> named_options(const CLI::App& command) {
   std::set<std::string> named;
@@ -14,14 +25,9 @@ std::set<std::string> named_options(const CLI::App& command) {
 SamplingParams with_model_sampling(SamplingParams params, const std::set<std::string>& named,
                                    const ModelOptions& model) {
   const SamplingParams own = open_sampling_defaults(model);
-  const auto take = [&](const char* name, auto& to, const auto& from) {
-    if (!named.contains(name)) to = from;
-  };
-  take("--temperature", params.temperature, own.temperature);
-  take("--top-k", params.top_k, own.top_k);
-  take("--top-p", params.top_p, own.top_p);
-  take("--min-p", params.min_p, own.min_p);
-  take("--repetition-penalty", params.repetition_penalty, own.repetition_penalty);
+  for_each_field<&FieldFacts::of_model>(params, [&](const auto& field, auto& value) {
+    if (!named.contains(flag_of(field.name))) value = own.*field.at;
+  });
   return params;
 }
 

@@ -5,12 +5,15 @@
 
 #include <set>
 #include <string>
+#include <string_view>
 
 #include "engine/model.h"
 #include "sampling/params.h"
 
 namespace invar::cli {
 
+// The flag of a field of requests: "--top-k" of "top_k".
+std::string flag_of(std::string_view field);
 // The options of `command` that the user named.
 std::set<std::string> named_options(const CLI::App& command);
 

@@ -7,6 +7,7 @@
 
 #include "base/error.h"
 #include "engine_processes.h"
+#include "sampling/param_list.h"
 #include "scheduler/policies.h"
 #include "serve_flags.h"
 #include "serve_models.h"
@@ -203,12 +204,14 @@ void say_what_is_loaded(const server::ModelCard& card, const ModelOptions& optio
 // The log says which values hold where a request is silent and the model's files are, too.
 void say_sampling(const server::ServedModel& model) {
   if (!model.defaults_from.starts_with("the family")) return;
-  const SamplingParams& p = model.defaults;
+  std::vector<std::string> said;
+  for_each_field<&FieldFacts::of_model>(model.defaults, [&](const auto& field, const auto& value) {
+    said.push_back(fmt::format("{} {}", field.name, value));
+  });
   fmt::print(stderr,
-             "requests that do not say it have temperature {}, top_p {}, top_k {}, min_p {} and "
-             "repetition_penalty {}, as is recommended for {}; --generation-config vllm turns it "
-             "off\n",
-             p.temperature, p.top_p, p.top_k, p.min_p, p.repetition_penalty, model.defaults_from);
+             "requests that do not say it have {}, as is recommended for {}; --generation-config "
+             "vllm turns it off\n",
+             fmt::join(said, ", "), model.defaults_from);
 }
 
 // Answers that are computed again must depend on the request alone.

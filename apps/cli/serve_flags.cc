@@ -3,7 +3,7 @@
 
 #include <fmt/ranges.h>
 
-#include <algorithm>
+#include <ranges>
 
 #include "base/error.h"
 #include "base/json.h"
@@ -11,6 +11,9 @@
 #include "frontend/request_limits.h"
 #include "help_format.h"
 #include "hub_cache.h"
+#include "model_sampling.h"
+#include "sampling/param_list.h"
+#include "session/sampling_defaults.h"
 #include "trainer_flags.h"
 
 namespace invar::cli {
@@ -139,31 +142,29 @@ void add_limit_flags(CLI::App& command, ServeFlags& flags) {
 // vLLM's way to say them all, as JSON.
 void take_sampling(const std::string& text, ServeFlags& flags) {
   const json::Value all = json::parse(text, "--override-generation-config");
-  constexpr std::string_view kNames[] = {"temperature", "top_k", "top_p", "min_p",
-                                         "repetition_penalty"};
   if (!all.is_object())
     fail_usage("expected --override-generation-config as an object of JSON, found {}",
                all.type_name());
   for (const auto& [name, value] : all.as_object()) {
-    if (std::ranges::find(kNames, name) == std::end(kNames) || !value.is_number())
+    if (!has_field<SamplingParams, &FieldFacts::of_model>(name) || !value.is_number()) {
+      const json::Value known = defaults_json({});
       fail_usage("expected numbers under {} in --override-generation-config, found {}: {}",
-                 fmt::join(kNames, ", "), json::quoted(name), json::excerpt(value));
+                 fmt::join(known.as_object() | std::views::keys, ", "), json::quoted(name),
+                 json::excerpt(value));
+    }
     flags.sampling.set(name, value);
   }
 }
 
 // Adds flags for the parameters that requests leave open.
 void add_default_sampling(CLI::App& command, ServeFlags& flags) {
-  const auto add = [&](const char* flag, const char* field, const char* what) {
+  const SamplingParams unsaid;
+  for_each_field<&FieldFacts::of_model>(unsaid, [&](const auto& field, const auto&) {
     command.add_option_function<double>(
-        flag, [&flags, field](double value) { flags.sampling.set(field, value); },
-        fmt::format("{} of requests that leave it open (default: the model's)", what));
-  };
-  add("--temperature", "temperature", "Temperature");
-  add("--top-k", "top_k", "top_k");
-  add("--top-p", "top_p", "top_p");
-  add("--min-p", "min_p", "min_p");
-  add("--repetition-penalty", "repetition_penalty", "repetition_penalty");
+        flag_of(field.name),
+        [&flags, name = field.name](double value) { flags.sampling.set(name, value); },
+        fmt::format("{} of requests that leave it open (default: the model's)", field.name));
+  });
   command.add_option_function<std::string>(
       "--override-generation-config",
       [&flags](const std::string& text) { take_sampling(text, flags); },

@@ -5,6 +5,7 @@
 #include "base/error.h"
 #include "engine/model_size.h"
 #include "frontend/body_fields.h"
+#include "sampling/param_list.h"
 #include "session/adapter.h"
 #include "session/sampling_defaults.h"
 #include "session/verify.h"
@@ -44,11 +45,12 @@ SamplingDefaults sampling_defaults(const ServeFlags& flags, const ModelOptions& 
   SamplingDefaults defaults = model_defaults(flags, model);
   SamplingParams& params = defaults.params;
   const BodyFields fields(flags.sampling);
-  fields.read_number("temperature", params.temperature);
-  fields.read_integer("top_k", params.top_k, -1);
-  fields.read_number("top_p", params.top_p);
-  fields.read_number("min_p", params.min_p);
-  fields.read_number("repetition_penalty", params.repetition_penalty);
+  for_each_field<&FieldFacts::of_model>(params, [&](const auto& field, auto& value) {
+    if constexpr (std::is_same_v<decltype(value), double&>)
+      fields.read_number(field.name, value);
+    else
+      fields.read_integer(field.name, value, static_cast<int64_t>(field.facts.low));
+  });
   checked(params, INT32_MAX);
   if (!flags.sampling.as_object().empty()) defaults.from += ", and flags";
   return defaults;

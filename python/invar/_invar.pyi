@@ -30,34 +30,8 @@ class SessionOptions:
 
 class GenerateOptions:
     def __init__(self, other: GenerateOptions = ...) -> None: ...
-    max_tokens: int
-    min_tokens: int
-    temperature: float
-    top_k: int
-    top_p: float
-    min_p: float
-    repetition_penalty: float
-    presence_penalty: float
-    frequency_penalty: float
-    logit_bias: list[tuple[int, float]]
-    allowed_token_ids: list[int]
-    seed: int
-    stop: list[str]
-    stop_token_ids: list[int]
-    ignore_eos: bool
-    include_stop_str_in_output: bool
-    skip_special_tokens: bool
-    bad_words: list[str]
-    structured_outputs: str
-    logprobs: bool
-    prompt_logprobs: bool
-    top_logprobs: int
-    logprobs_mode: str
-    priority: int
-    cache_salt: str
-    lora: str
-    choice: int
-    receipt: bool
+    def __getattr__(self, name: str) -> Any: ...  # the fields of include/invar/invar.h
+    def __setattr__(self, name: str, value: Any) -> None: ...
 
 class RankedLogprob:
     token: int

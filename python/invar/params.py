@@ -32,12 +32,16 @@ class StructuredOutputsParams:
         return json.dumps(self.form)
 
 
-_DEFAULTS: dict[str, Any] = dict(
-    n=1, presence_penalty=0.0, frequency_penalty=0.0, repetition_penalty=1.0, temperature=1.0, top_p=1.0, top_k=0,
-    min_p=0.0, seed=None, stop=None, stop_token_ids=None, bad_words=None, ignore_eos=False, max_tokens=16, min_tokens=0,
-    logprobs=None, prompt_logprobs=None, logprobs_mode=None, detokenize=True, skip_special_tokens=True, include_stop_str_in_output=False,
-    output_kind=RequestOutputKind.CUMULATIVE, structured_outputs=None, logit_bias=None, allowed_token_ids=None,
-    trace_decode_token_ids=None, receipt=False, logits_hash=True, cache_salt="", priority=0)
+# Parameters that have another form in GenerateOptions, or no place there.
+_OWN: dict[str, Any] = dict(
+    n=1, seed=None, stop=None, stop_token_ids=None, bad_words=None, max_tokens=16, logprobs=None, prompt_logprobs=None,
+    logprobs_mode=None, detokenize=True, output_kind=RequestOutputKind.CUMULATIVE, structured_outputs=None, logit_bias=None,
+    allowed_token_ids=None, trace_decode_token_ids=None)
+# Those that it has as they are, with its defaults.
+_SAME: dict[str, Any] = {
+    name: getattr(GenerateOptions(), name) for name in vars(GenerateOptions)
+    if not name.startswith("_") and name not in (*_OWN, "choice", "lora", "top_logprobs")}
+_DEFAULTS = {**_OWN, **_SAME}
 # vLLM's parameters, the values of each that ask for nothing, and why others are refused.
 _REFUSED: dict[str, tuple[tuple[object, ...], str]] = {
     "spaces_between_special_tokens": ((True,), "special tokens have spaces between them as the tokenizer says"),
@@ -93,9 +97,7 @@ class SamplingParams:
     def options(self, vocabulary: int, seed: int = 0, choice: int = 0) -> GenerateOptions:
         """The engine's parameters for answer `choice` of the n, by this seed."""
         o = GenerateOptions()
-        for name in ("presence_penalty", "frequency_penalty", "repetition_penalty", "temperature", "top_p", "top_k",
-                     "min_p", "ignore_eos", "min_tokens", "skip_special_tokens", "include_stop_str_in_output",
-                     "receipt", "logits_hash", "cache_salt", "priority"):
+        for name in _SAME:
             _set(o, name, getattr(self, name))
         o.choice = choice
         if self.max_tokens is not None and (not isinstance(self.max_tokens, int) or self.max_tokens < 1):

@@ -10,6 +10,7 @@
 #include "model/parts/part.h"
 #include "model/rope_table.h"
 #include "module.h"
+#include "sampling/param_list.h"
 #include "session/open.h"
 
 namespace invar::python {
@@ -144,11 +145,8 @@ py::dict spec_of(const Checkpoint& checkpoint) {
 py::dict sampling_defaults(const std::string& model) {
   const SamplingParams params = open_sampling_defaults({.model = model});
   py::dict named;
-  named["temperature"] = params.temperature;
-  named["top_p"] = params.top_p;
-  named["top_k"] = params.top_k;
-  named["min_p"] = params.min_p;
-  named["repetition_penalty"] = params.repetition_penalty;
+  for_each_field<&FieldFacts::of_model>(
+      params, [&](const auto& field, const auto& value) { named[field.name] = value; });
   return named;
 }
 

@@ -2,6 +2,7 @@
 #include <pybind11/numpy.h>
 #include <pybind11/stl.h>
 
+#include "base/fields.h"
 #include "dlpack.h"
 #include "module.h"
 #include "session_handle.h"
@@ -19,91 +20,35 @@ py::array_t<float> array_of(std::vector<float> numbers, std::vector<py::ssize_t>
   return py::array_t<float>(std::move(shape), kept->data(), owner);
 }
 
-void bind_options(py::module_& m) {
-  py::class_<SessionOptions>(m, "SessionOptions")
-      .def(py::init<>())
-      .def_readwrite("model", &SessionOptions::model)
-      .def_readwrite("load_format", &SessionOptions::load_format)
-      .def_readwrite("arithmetic", &SessionOptions::arithmetic)
-      .def_readwrite("weights", &SessionOptions::weights)
-      .def_readwrite("device", &SessionOptions::device)
-      .def_readwrite("instruction_set", &SessionOptions::instruction_set)
-      .def_readwrite("threads", &SessionOptions::threads)
-      .def_readwrite("tensor_parallel_size", &SessionOptions::tensor_parallel_size)
-      .def_readwrite("max_model_len", &SessionOptions::max_model_len)
-      .def_readwrite("kv_cache_gib", &SessionOptions::kv_cache_gib)
-      .def_readwrite("max_num_seqs", &SessionOptions::max_num_seqs)
-      .def_readwrite("max_num_batched_tokens", &SessionOptions::max_num_batched_tokens)
-      .def_readwrite("enable_prefix_caching", &SessionOptions::enable_prefix_caching)
-      .def_readwrite("scheduling_policy", &SessionOptions::scheduling_policy)
-      .def_readwrite("speculative_config", &SessionOptions::speculative_config)
-      .def_readwrite("logprobs_mode", &SessionOptions::logprobs_mode)
-      .def_readwrite("max_loras", &SessionOptions::max_loras)
-      .def_readwrite("max_lora_rank", &SessionOptions::max_lora_rank)
-      .def_readwrite("receipt_key", &SessionOptions::receipt_key);
-  py::class_<GenerateOptions>(m, "GenerateOptions")
-      .def(py::init<>())
-      .def(py::init<const GenerateOptions&>())
-      .def_readwrite("max_tokens", &GenerateOptions::max_tokens)
-      .def_readwrite("min_tokens", &GenerateOptions::min_tokens)
-      .def_readwrite("temperature", &GenerateOptions::temperature)
-      .def_readwrite("top_k", &GenerateOptions::top_k)
-      .def_readwrite("top_p", &GenerateOptions::top_p)
-      .def_readwrite("min_p", &GenerateOptions::min_p)
-      .def_readwrite("repetition_penalty", &GenerateOptions::repetition_penalty)
-      .def_readwrite("presence_penalty", &GenerateOptions::presence_penalty)
-      .def_readwrite("frequency_penalty", &GenerateOptions::frequency_penalty)
-      .def_readwrite("logit_bias", &GenerateOptions::logit_bias)
-      .def_readwrite("allowed_token_ids", &GenerateOptions::allowed_token_ids)
-      .def_readwrite("seed", &GenerateOptions::seed)
-      .def_readwrite("stop", &GenerateOptions::stop)
-      .def_readwrite("stop_token_ids", &GenerateOptions::stop_token_ids)
-      .def_readwrite("ignore_eos", &GenerateOptions::ignore_eos)
-      .def_readwrite("include_stop_str_in_output", &GenerateOptions::include_stop_str_in_output)
-      .def_readwrite("skip_special_tokens", &GenerateOptions::skip_special_tokens)
-      .def_readwrite("bad_words", &GenerateOptions::bad_words)
-      .def_readwrite("structured_outputs", &GenerateOptions::structured_outputs)
-      .def_readwrite("logprobs", &GenerateOptions::logprobs)
-      .def_readwrite("prompt_logprobs", &GenerateOptions::prompt_logprobs)
-      .def_readwrite("top_logprobs", &GenerateOptions::top_logprobs)
-      .def_readwrite("logprobs_mode", &GenerateOptions::logprobs_mode)
-      .def_readwrite("priority", &GenerateOptions::priority)
-      .def_readwrite("cache_salt", &GenerateOptions::cache_salt)
-      .def_readwrite("lora", &GenerateOptions::lora)
-      .def_readwrite("choice", &GenerateOptions::choice)
-      .def_readwrite("receipt", &GenerateOptions::receipt)
-      .def_readwrite("logits_hash", &GenerateOptions::logits_hash);
+template <typename T, size_t i>
+void bind_field(py::class_<T>& bound, bool writable) {
+  using Value = std::remove_cvref_t<std::tuple_element_t<i, fields::Tuple<T>>>;
+  const std::string name(fields::names<T>()[i]);
+  const auto get = [](const T& of) -> const Value& { return std::get<i>(fields_of(of)); };
+  const auto set = [](T& of, Value value) { std::get<i>(fields_of(of)) = std::move(value); };
+  writable ? bound.def_property(name.c_str(), get, set)
+           : bound.def_property_readonly(name.c_str(), get);
 }
 
-void bind_results(py::module_& m) {
-  py::class_<invar::Logprob>(m, "RankedLogprob")
-      .def_readonly("token", &invar::Logprob::token)
-      .def_readonly("logprob", &invar::Logprob::logprob)
-      .def_readonly("rank", &invar::Logprob::rank);
-  py::class_<GeneratedToken>(m, "GeneratedToken")
-      .def_readonly("id", &GeneratedToken::id)
-      .def_readonly("index", &GeneratedToken::index)
-      .def_readonly("text", &GeneratedToken::text)
-      .def_readonly("logprob", &GeneratedToken::logprob);
-  py::class_<Generation>(m, "Generation")
-      .def_readonly("text", &Generation::text)
-      .def_readonly("prompt_tokens", &Generation::prompt_tokens)
-      .def_readonly("tokens", &Generation::tokens)
-      .def_readonly("logprobs", &Generation::logprobs)
-      .def_readonly("prompt_logprobs", &Generation::prompt_logprobs)
-      .def_readonly("ranks", &Generation::ranks)
-      .def_readonly("prompt_ranks", &Generation::prompt_ranks)
-      .def_readonly("top_logprobs", &Generation::top_logprobs)
-      .def_readonly("top_prompt_logprobs", &Generation::top_prompt_logprobs)
-      .def_readonly("finish_reason", &Generation::finish_reason)
-      .def_readonly("stop", &Generation::stop)
-      .def_readonly("logits_hash", &Generation::logits_hash)
-      .def_readonly("receipt", &Generation::receipt);
-  py::class_<Update>(m, "Update")
-      .def_readonly("id", &Update::id)
-      .def_readonly("token", &Update::token)
-      .def_readonly("generation", &Update::generation)
-      .def_readonly("error", &Update::error);
+// The struct with its fields, by their names.
+template <typename T>
+py::class_<T> bind_fields(py::module_& m, const char* name, bool writable) {
+  py::class_<T> bound(m, name);
+  [&]<size_t... i>(std::index_sequence<i...>) {
+    (bind_field<T, i>(bound, writable), ...);
+  }(std::make_index_sequence<fields::count<T>()>());
+  return bound;
+}
+
+void bind_structs(py::module_& m) {
+  bind_fields<SessionOptions>(m, "SessionOptions", true).def(py::init<>());
+  bind_fields<GenerateOptions>(m, "GenerateOptions", true)
+      .def(py::init<>())
+      .def(py::init<const GenerateOptions&>());
+  bind_fields<invar::Logprob>(m, "RankedLogprob", false);
+  bind_fields<GeneratedToken>(m, "GeneratedToken", false);
+  bind_fields<Generation>(m, "Generation", false);
+  bind_fields<Update>(m, "Update", false);
 }
 
 std::vector<Generation> generate(SessionHandle& handle, const std::vector<Tokens>& prompts,
@@ -227,8 +172,7 @@ void bind_texts(py::class_<SessionHandle>& session) {
 }  // namespace
 
 void bind_session(py::module_& m) {
-  bind_options(m);
-  bind_results(m);
+  bind_structs(m);
   py::class_<SessionHandle> session(m, "Session");
   session.def(py::init<const SessionOptions&>(), py::call_guard<py::gil_scoped_release>())
       .def("close", &SessionHandle::close)

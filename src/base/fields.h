@@ -1,12 +1,15 @@
-// A struct through bytes and back, without a list of its fields to keep beside it: the fields of an
-// aggregate are counted and bound by the compiler, so none can be left out. For messages between
-// processes; little-endian.
+// A struct through bytes and back, and its fields by name, without a list of them to keep beside
+// it: the fields of an aggregate are counted, bound and named by the compiler, so none can be left
+// out. The bytes are for messages between processes; little-endian.
 //
-// A field is a number, a bool, an enumeration with a count_of, a string, a vector, an optional, a
-// variant or such a struct again. A struct may have an `expect_valid(const T&)` beside it that
-// throws Error for values that make no sense; whoever reads one has called it.
+// A field is a number, a bool, an enumeration with a count_of, a string, a vector, an array of
+// integers, an optional, a variant, a pair, a Shared or such a struct again. A struct may have an
+// `expect_valid(const T&)` beside it that throws Error for values that make no sense; whoever reads
+// one has called it.
 #pragma once
 
+#include <algorithm>
+#include <array>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -17,6 +20,7 @@
 #include <vector>
 
 #include "base/bytes.h"
+#include "base/shared.h"
 
 namespace invar {
 
@@ -46,7 +50,7 @@ inline constexpr bool is_one_of<Of<Ts...>, Of> = true;
 template <typename T>
 constexpr auto fields_of(T& of) {
   constexpr size_t n = fields::count<std::remove_const_t<T>>();
-  static_assert(n <= 21, "a struct of more fields than are bound here");
+  static_assert(n <= 31, "a struct of more fields than are bound here");
   // clang-format off
   if constexpr (n == 0) return std::tie();
   else if constexpr (n == 1) { auto& [a] = of; return std::tie(a); }
@@ -69,7 +73,17 @@ constexpr auto fields_of(T& of) {
   else if constexpr (n == 18) { auto& [a, b, c, d, e, f, g, h, i, j, k, l, m, o, p, q, r, s] = of; return std::tie(a, b, c, d, e, f, g, h, i, j, k, l, m, o, p, q, r, s); }
   else if constexpr (n == 19) { auto& [a, b, c, d, e, f, g, h, i, j, k, l, m, o, p, q, r, s, t] = of; return std::tie(a, b, c, d, e, f, g, h, i, j, k, l, m, o, p, q, r, s, t); }
   else if constexpr (n == 20) { auto& [a, b, c, d, e, f, g, h, i, j, k, l, m, o, p, q, r, s, t, u] = of; return std::tie(a, b, c, d, e, f, g, h, i, j, k, l, m, o, p, q, r, s, t, u); }
-  else { auto& [a, b, c, d, e, f, g, h, i, j, k, l, m, o, p, q, r, s, t, u, v] = of; return std::tie(a, b, c, d, e, f, g, h, i, j, k, l, m, o, p, q, r, s, t, u, v); }
+  else if constexpr (n == 21) { auto& [a, b, c, d, e, f, g, h, i, j, k, l, m, o, p, q, r, s, t, u, v] = of; return std::tie(a, b, c, d, e, f, g, h, i, j, k, l, m, o, p, q, r, s, t, u, v); }
+  else if constexpr (n == 22) { auto& [a, b, c, d, e, f, g, h, i, j, k, l, m, o, p, q, r, s, t, u, v, w] = of; return std::tie(a, b, c, d, e, f, g, h, i, j, k, l, m, o, p, q, r, s, t, u, v, w); }
+  else if constexpr (n == 23) { auto& [a, b, c, d, e, f, g, h, i, j, k, l, m, o, p, q, r, s, t, u, v, w, x] = of; return std::tie(a, b, c, d, e, f, g, h, i, j, k, l, m, o, p, q, r, s, t, u, v, w, x); }
+  else if constexpr (n == 24) { auto& [a, b, c, d, e, f, g, h, i, j, k, l, m, o, p, q, r, s, t, u, v, w, x, y] = of; return std::tie(a, b, c, d, e, f, g, h, i, j, k, l, m, o, p, q, r, s, t, u, v, w, x, y); }
+  else if constexpr (n == 25) { auto& [a, b, c, d, e, f, g, h, i, j, k, l, m, o, p, q, r, s, t, u, v, w, x, y, z] = of; return std::tie(a, b, c, d, e, f, g, h, i, j, k, l, m, o, p, q, r, s, t, u, v, w, x, y, z); }
+  else if constexpr (n == 26) { auto& [a, b, c, d, e, f, g, h, i, j, k, l, m, o, p, q, r, s, t, u, v, w, x, y, z, aa] = of; return std::tie(a, b, c, d, e, f, g, h, i, j, k, l, m, o, p, q, r, s, t, u, v, w, x, y, z, aa); }
+  else if constexpr (n == 27) { auto& [a, b, c, d, e, f, g, h, i, j, k, l, m, o, p, q, r, s, t, u, v, w, x, y, z, aa, ab] = of; return std::tie(a, b, c, d, e, f, g, h, i, j, k, l, m, o, p, q, r, s, t, u, v, w, x, y, z, aa, ab); }
+  else if constexpr (n == 28) { auto& [a, b, c, d, e, f, g, h, i, j, k, l, m, o, p, q, r, s, t, u, v, w, x, y, z, aa, ab, ac] = of; return std::tie(a, b, c, d, e, f, g, h, i, j, k, l, m, o, p, q, r, s, t, u, v, w, x, y, z, aa, ab, ac); }
+  else if constexpr (n == 29) { auto& [a, b, c, d, e, f, g, h, i, j, k, l, m, o, p, q, r, s, t, u, v, w, x, y, z, aa, ab, ac, ad] = of; return std::tie(a, b, c, d, e, f, g, h, i, j, k, l, m, o, p, q, r, s, t, u, v, w, x, y, z, aa, ab, ac, ad); }
+  else if constexpr (n == 30) { auto& [a, b, c, d, e, f, g, h, i, j, k, l, m, o, p, q, r, s, t, u, v, w, x, y, z, aa, ab, ac, ad, ae] = of; return std::tie(a, b, c, d, e, f, g, h, i, j, k, l, m, o, p, q, r, s, t, u, v, w, x, y, z, aa, ab, ac, ad, ae); }
+  else { auto& [a, b, c, d, e, f, g, h, i, j, k, l, m, o, p, q, r, s, t, u, v, w, x, y, z, aa, ab, ac, ad, ae, af] = of; return std::tie(a, b, c, d, e, f, g, h, i, j, k, l, m, o, p, q, r, s, t, u, v, w, x, y, z, aa, ab, ac, ad, ae, af); }
   // clang-format on
 }
 
@@ -90,11 +104,58 @@ constexpr auto over_types(F f, auto start, auto join) {
   }(static_cast<Tuple<T>*>(nullptr), f, start, join);
 }
 
+template <typename T>
+inline constexpr bool is_digest = false;
+template <typename T, size_t n>
+inline constexpr bool is_digest<std::array<T, n>> = std::is_integral_v<T>;
+
+#if defined(__clang__)
+#pragma clang diagnostic push
+#pragma clang diagnostic ignored "-Wundefined-internal"
+#pragma clang diagnostic ignored "-Wundefined-var-template"
+#endif
+// Never defined: the names of its fields are read from the addresses of these.
+template <typename T>
+struct Nowhere {
+  T value;
+};
+template <typename T>
+extern const Nowhere<T> nowhere;
+template <typename Field>
+struct Address {
+  constexpr Address(const Field* of) : of(of) {}
+  const Field* of;
+};
+
+// The field's name in the compiler's spelling of its address, "nowhere.value.T::min_p" or like it.
+template <Address address>
+constexpr std::string_view last_name() {
+  constexpr std::string_view text = __PRETTY_FUNCTION__;
+  constexpr size_t from = text.rfind("value.");
+  constexpr size_t end = std::min(text.find(")}", from), text.find("}]", from));
+  constexpr size_t begin = text.find_last_of(".:", end) + 1;
+  return text.substr(begin, end - begin);
+}
+
+// The names of an aggregate's fields, in their order.
+template <typename T>
+constexpr auto names() {
+  return []<size_t... i>(std::index_sequence<i...>) {
+    return std::array{last_name<Address{&std::get<i>(fields_of(nowhere<T>.value))}>()...};
+  }
+  (std::make_index_sequence<count<T>()>());
+}
+#if defined(__clang__)
+#pragma clang diagnostic pop
+#endif
+
 // Whether the bytes in memory are those of its fields, any of which are a value of T.
 template <typename T>
 constexpr bool is_plain() {
   if constexpr (std::is_integral_v<T>)
     return !std::is_same_v<T, bool>;
+  else if constexpr (is_digest<T>)
+    return true;
   else if constexpr (std::is_aggregate_v<T> && std::is_trivially_copyable_v<T> &&
                      std::has_unique_object_representations_v<T> &&
                      !requires(const T& x) { expect_valid(x); })
@@ -107,9 +168,12 @@ constexpr bool is_plain() {
 // Bytes that a value takes at least.
 template <typename T>
 constexpr size_t least_bytes() {
-  if constexpr (std::is_arithmetic_v<T> || std::is_enum_v<T>)
+  if constexpr (std::is_arithmetic_v<T> || std::is_enum_v<T> || is_digest<T>)
     return sizeof(T);
-  else if constexpr (std::is_same_v<T, std::string> || is_one_of<T, std::vector>)
+  else if constexpr (is_one_of<T, std::pair>)
+    return least_bytes<typename T::first_type>() + least_bytes<typename T::second_type>();
+  else if constexpr (std::is_same_v<T, std::string> || is_one_of<T, std::vector> ||
+                     is_one_of<T, Shared>)
     return sizeof(uint64_t);
   else if constexpr (is_one_of<T, std::optional> || is_one_of<T, std::variant>)
     return 1;
@@ -122,8 +186,13 @@ template <typename T>
 void write(ByteWriter& out, const T& value) {
   if constexpr (std::is_same_v<T, bool>) {
     out.put(static_cast<uint8_t>(value));
-  } else if constexpr (is_number<T> || std::is_enum_v<T>) {
+  } else if constexpr (is_number<T> || std::is_enum_v<T> || is_digest<T>) {
     out.put_bytes(&value, sizeof value);
+  } else if constexpr (is_one_of<T, std::pair>) {
+    write(out, value.first);
+    write(out, value.second);
+  } else if constexpr (is_one_of<T, Shared>) {
+    write(out, value.get());
   } else if constexpr (std::is_same_v<T, std::string>) {
     out.put_text(value);
   } else if constexpr (is_one_of<T, std::vector>) {
@@ -166,8 +235,13 @@ void read(ByteReader& in, T& value) {
     const auto byte = in.get<uint8_t>();
     if (byte > 1) in.fail_with("a truth value that is neither 0 nor 1");
     value = byte == 1;
-  } else if constexpr (is_number<T>) {
+  } else if constexpr (is_number<T> || is_digest<T>) {
     in.get_bytes(&value, sizeof value);
+  } else if constexpr (is_one_of<T, std::pair>) {
+    read(in, value.first);
+    read(in, value.second);
+  } else if constexpr (is_one_of<T, Shared>) {
+    read(in, value.edit());
   } else if constexpr (std::is_enum_v<T>) {
     const auto number = in.get<std::underlying_type_t<T>>();
     if (std::cmp_less(number, 0) || std::cmp_greater_equal(number, count_of(T{})))
@@ -195,12 +269,22 @@ void read(ByteReader& in, T& value) {
   }
 }
 
-}  // namespace fields
+// Calls f(name, field) for the fields of an aggregate, in their order.
+template <typename T, typename F>
+constexpr void for_each(T& of, F&& f) {
+  constexpr auto known = names<std::remove_const_t<T>>();
+  [&]<size_t... i>(std::index_sequence<i...>) {
+    (f(known[i], std::get<i>(fields_of(of))), ...);
+  }
+  (std::make_index_sequence<known.size()>());
+}
 
 template <typename T>
 concept Message = std::is_aggregate_v<T> || fields::is_one_of<T, std::variant>;
 
-template <Message T>
+}  // namespace fields
+
+template <fields::Message T>
 std::string to_bytes(const T& message) {
   ByteWriter out;
   fields::write(out, message);
@@ -208,7 +292,7 @@ std::string to_bytes(const T& message) {
 }
 
 // The whole of `bytes`; `what` names them in errors: "a batch". Throws Error on anything malformed.
-template <Message T>
+template <fields::Message T>
 T from_bytes(std::string_view bytes, const char* what) {
   ByteReader in(bytes, what);
   T message{};

@@ -20,12 +20,11 @@ namespace invar::openai {
 
 namespace {
 
-// Beside kSamplingFields.
+// Beside those that is_answer_field knows.
 constexpr std::string_view kCommonFields[] = {"model",
                                               "max_completion_tokens",
                                               "add_special_tokens",
                                               "truncate_prompt_tokens",
-                                              "logprobs_mode",
                                               "guided_regex",
                                               "guided_choice",
                                               "guided_json",
@@ -36,10 +35,7 @@ constexpr std::string_view kCommonFields[] = {"model",
                                               "return_token_ids",
                                               "return_tokens_as_token_ids",
                                               "logits_hash",
-                                              "receipt",
-                                              "return_routed_experts",
-                                              "cache_salt",
-                                              "priority"};
+                                              "receipt"};
 constexpr std::string_view kCompletionFields[] = {"prompt", "suffix", "echo"};
 constexpr std::string_view kChatFields[] = {"messages",
                                             "tools",
@@ -78,7 +74,7 @@ class Reader {
     request.truncate_prompt_tokens = read_truncation(fields_);
     if (!chat) read_echo(request);
     read_lengths(request);
-    read_sampling(fields_, context_, request.base.params);
+    read_fields(fields_, context_, request.base);
     request.has_seed = given_seed(fields_) != nullptr;
     request.clamps_length = lenient_ || context_.clamps_length;
     request.has_length = fields_.find("max_tokens") || fields_.find("max_completion_tokens");
@@ -100,12 +96,8 @@ class Reader {
     if (request.receipt && request.prompt_only)
       fail_usage("a receipt is of an answer: expected max_tokens of 1 or more, found 0");
     request.base.hash_logits = request.logits_hash || request.receipt;
-    request.base.routed_experts = fields_.read_flag("return_routed_experts", false);
     if (request.base.routed_experts && (request.stream || fields_.find("stop")))
       fail_usage("return_routed_experts: expected neither a stream nor stop strings beside it");
-    if (const json::Value* v = fields_.find("cache_salt"))
-      request.base.cache_salt = text_of(*v, "cache_salt", kMaxSaltBytes);
-    fields_.read_integer("priority", request.base.priority, INT32_MIN);
     return request;
   }
 
@@ -121,8 +113,7 @@ class Reader {
   std::vector<std::string> unknown_fields(bool chat) const {
     std::vector<std::string> unknown;
     for (const auto& [key, value] : body_.as_object()) {
-      if (among(key, kSamplingFields) || among(key, kCommonFields) ||
-          find_field(foreign_fields(), key) ||
+      if (is_answer_field(key) || among(key, kCommonFields) || find_field(foreign_fields(), key) ||
           (chat ? among(key, kChatFields) : among(key, kCompletionFields)))
         continue;
       if (!context_.ignores_unknown)
@@ -146,8 +137,6 @@ class Reader {
     else
       fields_.read_integer("max_tokens", p.max_tokens, 1);
     fields_.read_integer("max_completion_tokens", p.max_tokens, 1);
-    fields_.read_integer("min_tokens", p.min_tokens, 0);
-    p.ignore_eos = fields_.read_flag("ignore_eos", p.ignore_eos);
   }
 
   void read_stops(Request& request) const {
@@ -161,8 +150,6 @@ class Reader {
       if (!stops.empty() && context_.tokenizer) context_.tokenizer->expect_text();
       answer.stop = stops;
     }
-    answer.include_stop = fields_.read_flag("include_stop_str_in_output", false);
-    answer.skip_special = fields_.read_flag("skip_special_tokens", true);
     SamplingParams& p = answer.params;
     if (const json::Value* v = fields_.find("stop_token_ids"))
       p.stop_token_ids = token_ids_of(*v, "stop_token_ids", context_.vocab, kMaxStopTokenIds);

@@ -7,48 +7,97 @@
 
 #include "base/ends.h"
 #include "base/error.h"
+#include "engine/request_list.h"
 #include "frontend/request_limits.h"
 
 namespace invar::openai {
 
 namespace {
 
-uint64_t seed_of(const json::Value& value) {
-  if (!value.is_number()) fail_usage("expected seed as an integer, found {}", value.type_name());
-  if (const auto found = value.to_unsigned()) return *found;
-  if (const auto found = value.to_integer()) return static_cast<uint64_t>(*found);
-  fail_usage("expected seed as an integer from {} to {}, found {}", INT64_MIN, UINT64_MAX,
-             json::excerpt(value));
-}
+// Beside those of SamplingParams.
+constexpr std::string_view kOtherFields[] = {"stop", "include_stop_str_in_output",
+                                             "skip_special_tokens", "structured_outputs",
+                                             "response_format"};
 
-// {"token id": bias}
-void read_logit_bias(const json::Value& bias, int32_t vocab, SamplingParams& p) {
-  if (!bias.is_object()) fail_usage("expected logit_bias as an object, found {}", bias.type_name());
-  if (std::ssize(bias.as_object()) > vocab)
-    fail_usage("expected at most {} tokens in logit_bias, found {}", vocab,
-               bias.as_object().size());
-  auto& biases = p.logit_bias.edit();
-  for (const auto& [key, value] : bias.as_object()) {
-    int32_t token = 0;
-    const auto end = std::from_chars(key.data(), key.data() + key.size(), token);
-    if (end.ec != std::errc() || end.ptr != key.data() + key.size() || !value.is_number())
-      fail_usage("expected a token id and a number in logit_bias, found {}: {}", json::quoted(key),
-                 json::excerpt(value));
-    biases.emplace_back(token, value.as_number());
+// Reads a value into a field of its type.
+struct FieldReader {
+  const BodyFields& fields;
+  const Context& context;
+
+  template <typename Listed>
+  void operator()(const Listed& field, int32_t& number) const {
+    constexpr double kLeast = INT32_MIN;
+    fields.read_integer(field.name, number,
+                        static_cast<int64_t>(std::max(kLeast, field.facts.low)));
   }
-}
+  template <typename Listed>
+  void operator()(const Listed& field, double& number) const {
+    fields.read_number(field.name, number);
+  }
+  template <typename Listed>
+  void operator()(const Listed& field, bool& flag) const {
+    flag = fields.read_flag(field.name, flag);
+  }
+  // Any others, where they are given.
+  template <typename Listed, typename T>
+  void operator()(const Listed& field, T& to) const {
+    if (const json::Value* value = fields.find(field.name)) read(field.name, *value, to);
+  }
 
-void read_bad_words(const json::Value& words, const Tokenizer& tokenizer, SamplingParams& p) {
-  size_t bytes = 0;
-  for (const json::Value& word : list_of(words, "bad_words", kMaxBadWords))
-    bytes += text_of(word, "a bad word").size();
-  if (bytes > kMaxBadWordsBytes)
-    fail_usage("expected bad_words of at most {} bytes together, found {}", kMaxBadWordsBytes,
-               bytes);
-  std::vector<std::vector<int32_t>>& bad_words = p.bad_words.edit();
-  for (const json::Value& word : words.as_array())
-    add_bad_word(word.as_string(), tokenizer, bad_words);
-}
+ private:
+  // -1 names none, so that one is drawn.
+  void read(const char* name, const json::Value& value, uint64_t& seed) const {
+    if (value == json::Value(-1)) return;
+    if (!value.is_number())
+      fail_usage("expected {} as an integer, found {}", name, value.type_name());
+    const auto whole = value.to_unsigned();
+    if (!whole && !value.to_integer())
+      fail_usage("expected {} as an integer from {} to {}, found {}", name, INT64_MIN, UINT64_MAX,
+                 json::excerpt(value));
+    seed = whole ? *whole : static_cast<uint64_t>(*value.to_integer());
+  }
+
+  void read(const char* name, const json::Value& value,
+            Shared<std::vector<int32_t>>& tokens) const {
+    tokens = token_ids_of(value, name, context.vocab, context.vocab);
+    if (tokens.empty()) fail_usage("expected at least one token in {}, found none", name);
+  }
+
+  // {"token id": bias}
+  void read(const char* name, const json::Value& value,
+            Shared<std::vector<std::pair<int32_t, double>>>& to) const {
+    if (!value.is_object())
+      fail_usage("expected {} as an object, found {}", name, value.type_name());
+    if (std::ssize(value.as_object()) > context.vocab)
+      fail_usage("expected at most {} tokens in {}, found {}", context.vocab, name,
+                 value.as_object().size());
+    auto& biases = to.edit();
+    for (const auto& [key, bias] : value.as_object()) {
+      int32_t token = 0;
+      const auto end = std::from_chars(key.data(), key.data() + key.size(), token);
+      if (end.ec != std::errc() || end.ptr != key.data() + key.size() || !bias.is_number())
+        fail_usage("expected a token id and a number in {}, found {}: {}", name, json::quoted(key),
+                   json::excerpt(bias));
+      biases.emplace_back(token, bias.as_number());
+    }
+  }
+
+  void read(const char* name, const json::Value& words,
+            Shared<std::vector<std::vector<int32_t>>>& to) const {
+    size_t bytes = 0;
+    for (const json::Value& word : list_of(words, name, kMaxBadWords))
+      bytes += text_of(word, "a bad word").size();
+    if (bytes > kMaxBadWordsBytes)
+      fail_usage("expected {} of at most {} bytes together, found {}", name, kMaxBadWordsBytes,
+                 bytes);
+    for (const json::Value& word : words.as_array())
+      add_bad_word(word.as_string(), *context.tokenizer, to.edit());
+  }
+
+  void read(const char* name, const json::Value& value, Shared<std::string>& text) const {
+    text = text_of(value, name, kMaxSaltBytes);
+  }
+};
 
 }  // namespace
 
@@ -80,23 +129,18 @@ const json::Value* given_seed(const BodyFields& fields) {
   return seed && *seed == json::Value(-1) ? nullptr : seed;
 }
 
-void read_sampling(const BodyFields& fields, const Context& context, SamplingParams& p) {
-  fields.read_integer("n", p.n, 1);
-  fields.read_integer("top_k", p.top_k, -1);
-  fields.read_number("temperature", p.temperature);
-  fields.read_number("top_p", p.top_p);
-  fields.read_number("min_p", p.min_p);
-  fields.read_number("repetition_penalty", p.repetition_penalty);
-  fields.read_number("presence_penalty", p.presence_penalty);
-  fields.read_number("frequency_penalty", p.frequency_penalty);
-  if (const json::Value* v = given_seed(fields)) p.seed = seed_of(*v);
-  if (const json::Value* v = fields.find("logit_bias")) read_logit_bias(*v, context.vocab, p);
-  if (const json::Value* v = fields.find("allowed_token_ids")) {
-    p.allowed_token_ids = token_ids_of(*v, "allowed_token_ids", context.vocab, context.vocab);
-    if (p.allowed_token_ids.empty())
-      fail_usage("expected at least one token in allowed_token_ids, found none");
-  }
-  if (const json::Value* v = fields.find("bad_words")) read_bad_words(*v, *context.tokenizer, p);
+bool is_sampling_field(std::string_view name) {
+  return among(name, kOtherFields) || has_field<SamplingParams>(name);
+}
+
+bool is_answer_field(std::string_view name) {
+  return is_sampling_field(name) || has_field<invar::Request, &FieldFacts::in_body>(name);
+}
+
+void read_fields(const BodyFields& fields, const Context& context, invar::Request& answer) {
+  const FieldReader reader{fields, context};
+  for_each_field<&FieldFacts::in_body>(answer.params, reader);
+  for_each_field<&FieldFacts::in_body>(answer, reader);
 }
 
 }  // namespace invar::openai

@@ -6,35 +6,15 @@
 
 namespace invar::openai {
 
-// The fields of a body that say how an answer is sampled.
-inline constexpr std::string_view kSamplingFields[] = {"n",
-                                                       "max_tokens",
-                                                       "min_tokens",
-                                                       "ignore_eos",
-                                                       "temperature",
-                                                       "top_k",
-                                                       "top_p",
-                                                       "min_p",
-                                                       "repetition_penalty",
-                                                       "presence_penalty",
-                                                       "frequency_penalty",
-                                                       "seed",
-                                                       "stop",
-                                                       "stop_token_ids",
-                                                       "include_stop_str_in_output",
-                                                       "logit_bias",
-                                                       "bad_words",
-                                                       "allowed_token_ids",
-                                                       "skip_special_tokens",
-                                                       "logprobs",
-                                                       "prompt_logprobs",
-                                                       "structured_outputs",
-                                                       "response_format"};
+// Whether a field of a body says how an answer is sampled, or how it is made at all.
+bool is_sampling_field(std::string_view name);
+bool is_answer_field(std::string_view name);
 
 // The seed that a body names; -1 names none, so that one is drawn.
 const json::Value* given_seed(const BodyFields& fields);
-// Fields that the body does not name stay as they are. Throws UsageError with the field's name.
-void read_sampling(const BodyFields& fields, const Context& context, SamplingParams& params);
+// Reads the listed fields (base/field_list.h). Those that the body does not name stay as they are.
+// Throws UsageError with the field's name.
+void read_fields(const BodyFields& fields, const Context& context, invar::Request& answer);
 
 // The penalty of Ollama and llama.cpp, as the field `repetition_penalty` of `made`. They count the
 // last 64 tokens, or `repeat_last_n`; here all are counted, with a warning.

@@ -5,28 +5,46 @@
 #include "base/canonical_json.h"
 #include "base/error.h"
 #include "frontend/receipt_members.h"
+#include "sampling/param_list.h"
 
 namespace invar {
 
 namespace {
 
+// A value as receipts spell it.
 template <typename T>
-json::Value array_of(const std::vector<T>& values) {
+json::Value shown(const T& value) {
+  return value;
+}
+json::Value shown(double number) {
+  return number_text(number);
+}
+json::Value shown(uint64_t number) {
+  return std::to_string(number);
+}
+json::Value shown(const std::pair<int32_t, double>& bias) {
+  return json::Array{bias.first, number_text(bias.second)};
+}
+template <typename T>
+json::Value shown(const std::vector<T>& values) {
   json::Array all;
-  for (const T& value : values) {
-    if constexpr (std::is_same_v<T, std::vector<int32_t>>)
-      all.push_back(array_of(value));
-    else
-      all.emplace_back(value);
-  }
+  for (const T& value : values) all.push_back(shown(value));
   return all;
 }
+template <typename T>
+json::Value shown(const Shared<T>& values) {
+  return shown(values.get());
+}
+
+// Later fields stand in a receipt where a request has them, so that what was signed before they
+// came is as it was.
+constexpr uint32_t kAlwaysShown = 3;
 
 // The members before the answer.
 json::Value head_json(const Receipt& r) {
-  json::Value request = json::Object{{"prompt", array_of(r.prompt)}};
+  json::Value request = json::Object{{"prompt", shown(r.prompt)}};
   request.set("sampling", params_json(r.params));
-  request.set("stop", array_of(r.stop));
+  request.set("stop", shown(r.stop));
   request.set("include_stop_str_in_output", r.include_stop);
   request.set("skip_special_tokens", r.skip_special);
   request.set("form", r.grammar);
@@ -44,32 +62,19 @@ json::Value head_json(const Receipt& r) {
 // Everything but the signature.
 json::Value unsigned_json(const Receipt& r) {
   json::Value all = head_json(r);
-  all.set("answer", json::Object{{"tokens", array_of(r.tokens)},
+  all.set("answer", json::Object{{"tokens", shown(r.tokens)},
                                  {"finish_reason", r.finish},
-                                 {"logits_hashes", array_of(r.logits_hashes)}});
-  all.set("chain", array_of(r.chain));
+                                 {"logits_hashes", shown(r.logits_hashes)}});
+  all.set("chain", shown(r.chain));
   all.set("public_key", r.public_key);
   return all;
 }
 
 void read_params(const json::Value& value, SamplingParams& p) {
   ReceiptMembers in(value, "its sampling parameters");
-  in.take("n", p.n);
-  in.take("temperature", p.temperature);
-  in.take("top_p", p.top_p);
-  in.take("top_k", p.top_k);
-  in.take("min_p", p.min_p);
-  in.take("repetition_penalty", p.repetition_penalty);
-  in.take("presence_penalty", p.presence_penalty);
-  in.take("frequency_penalty", p.frequency_penalty);
-  in.take("logit_bias", p.logit_bias);
-  in.take("max_tokens", p.max_tokens);
-  in.take("min_tokens", p.min_tokens);
-  in.take("stop_token_ids", p.stop_token_ids);
-  in.take("allowed_token_ids", p.allowed_token_ids);
-  in.take("bad_words", p.bad_words);
-  in.take("ignore_eos", p.ignore_eos);
-  in.take("seed", p.seed);
+  for_each_field<&FieldFacts::in_receipts>(p, [&](const auto& field, auto& value) {
+    if (field.facts.since <= kAlwaysShown || in.has(field.name)) in.take(field.name, value);
+  });
   in.expect_end();
 }
 
@@ -99,25 +104,13 @@ std::string defaults_digest(const SamplingParams& defaults) {
 }
 
 json::Value params_json(const SamplingParams& p) {
-  json::Array biases;
-  for (const auto& [token, bias] : p.logit_bias)
-    biases.push_back(json::Array{token, number_text(bias)});
-  return json::Object{{"n", p.n},
-                      {"temperature", number_text(p.temperature)},
-                      {"top_p", number_text(p.top_p)},
-                      {"top_k", p.top_k},
-                      {"min_p", number_text(p.min_p)},
-                      {"repetition_penalty", number_text(p.repetition_penalty)},
-                      {"presence_penalty", number_text(p.presence_penalty)},
-                      {"frequency_penalty", number_text(p.frequency_penalty)},
-                      {"logit_bias", std::move(biases)},
-                      {"max_tokens", p.max_tokens},
-                      {"min_tokens", p.min_tokens},
-                      {"stop_token_ids", array_of(p.stop_token_ids.get())},
-                      {"allowed_token_ids", array_of(p.allowed_token_ids.get())},
-                      {"bad_words", array_of(p.bad_words.get())},
-                      {"ignore_eos", p.ignore_eos},
-                      {"seed", std::to_string(p.seed)}};
+  const SamplingParams unsaid;
+  json::Value all = json::Object{};
+  for_each_field<&FieldFacts::in_receipts>(p, [&](const auto& field, const auto& value) {
+    if (field.facts.since <= kAlwaysShown || value != unsaid.*field.at)
+      all.set(field.name, shown(value));
+  });
+  return all;
 }
 
 std::vector<std::string> chain_of(const Receipt& receipt, std::span<const Digest> checkpoints) {

@@ -273,7 +273,7 @@ Asked asked_of_trl(const json::Value& body) {
       if (!value.is_object())
         fail_usage("expected generation_kwargs as an object, found {}", json::excerpt(value));
       for (const auto& [kwarg, wanted] : value.as_object()) {
-        if (!among(kwarg, openai::kSamplingFields))
+        if (!openai::is_sampling_field(kwarg))
           fail_usage("expected fields of sampling in generation_kwargs, found {}",
                      json::quoted(kwarg));
         asked.body.set(kwarg, wanted);

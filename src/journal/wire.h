@@ -1,5 +1,5 @@
-// The parts of a request as bytes and back, for the journal and for messages between the server and
-// its engine's process. Readers trust nothing and throw Error.
+// Sampling parameters as bytes and back, for the journal and for messages between the server and
+// its engine's process. Numbers are kept to the bit, also those that are not finite.
 #pragma once
 
 #include "base/bytes.h"
@@ -7,11 +7,8 @@
 
 namespace invar::server {
 
-// To the bit: also numbers that are not finite.
-void put_double(ByteWriter& out, double value);
-double get_double(ByteReader& in);
-
 void put_params(ByteWriter& out, const SamplingParams& params);
+// Reads what any version wrote. Trusts nothing and throws Error.
 SamplingParams get_params(ByteReader& in);
 
 }  // namespace invar::server

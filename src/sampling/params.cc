@@ -5,20 +5,28 @@
 #include <functional>
 
 #include "base/error.h"
+#include "base/fields.h"
 #include "base/json.h"
+#include "sampling/param_list.h"
 
 namespace invar {
 
 namespace {
 
-constexpr int32_t kMaxChoices = 128;
+static_assert(kFieldCount<SamplingParams> == fields::count<SamplingParams>(),
+              "every field of SamplingParams has a row");
+
 constexpr size_t kMaxBadWords = 2048;  // each is looked at for every token
 constexpr double kLeastTemperature = 0.01, kGreedyBelow = 1e-5, kMaxBias = 100.0;
 
 // Written so that a NaN is outside every range.
-void require_range(const char* name, double value, double low, double high) {
-  if (!(value >= low && value <= high))
-    fail_usage("{} must be in [{}, {}], not {}", name, low, high, value);
+void check_ranges(const SamplingParams& p) {
+  for_each_field(p, [](const auto& field, const auto& value) {
+    const auto& [low, high] = std::tie(field.facts.low, field.facts.high);
+    if constexpr (std::is_arithmetic_v<std::decay_t<decltype(value)>>)
+      if (const auto number = static_cast<double>(value); !(number >= low && number <= high))
+        fail_usage("{} must be in [{}, {}], not {}", field.name, low, high, value);
+  });
 }
 
 void require_tokens(const char* name, const std::vector<int32_t>& tokens, int32_t vocab) {
@@ -41,7 +49,6 @@ void check_least(const SamplingParams& p) {
 }
 
 void check_lengths(const SamplingParams& p) {
-  if (p.n < 1 || p.n > kMaxChoices) fail_usage("n must be in [1, {}], not {}", kMaxChoices, p.n);
   if (p.max_tokens < 1) fail_usage("max_tokens must be at least 1, not {}", p.max_tokens);
   check_least(p);
 }
@@ -128,15 +135,10 @@ bool is_stop(const SamplingParams& params, int32_t token) {
 
 SamplingParams checked(SamplingParams p, int32_t vocab) {
   check_lengths(p);
-  require_range("temperature", p.temperature, 0.0, 1e4);
   if (!(p.top_p > 0.0 && p.top_p <= 1.0)) fail_usage("top_p must be in (0, 1], not {}", p.top_p);
   if (p.top_k < -1)
     fail_usage("top_k must be at least 1, or 0 or -1 to turn it off, not {}", p.top_k);
-  require_range("min_p", p.min_p, 0.0, 1.0);
-  // By a smaller one a logit could be divided into infinity, or by zero: subnormals are flushed.
-  require_range("repetition_penalty", p.repetition_penalty, 1e-4, 1e4);
-  require_range("presence_penalty", p.presence_penalty, -2.0, 2.0);
-  require_range("frequency_penalty", p.frequency_penalty, -2.0, 2.0);
+  check_ranges(p);
   check_logit_bias(p, vocab);
   require_tokens("stop_token_ids", p.stop_token_ids, vocab);
   require_tokens("allowed_token_ids", p.allowed_token_ids, vocab);

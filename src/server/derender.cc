@@ -17,9 +17,8 @@ namespace {
 
 json::Value sampling_of(const json::Value& body, bool is_chat) {
   json::Value sampling = json::Object{};
-  for (const std::string_view name : openai::kSamplingFields)
-    if (const json::Value* found = body.find(name); found && !found->is_null())
-      sampling.set(name, *found);
+  for (const auto& [name, value] : body.as_object())
+    if (openai::is_sampling_field(name) && !value.is_null()) sampling.set(name, value);
   if (const json::Value* most = body.find("max_completion_tokens"); most && !most->is_null())
     sampling.set("max_tokens", *most);
   if (!is_chat || !sampling.find("logprobs")) return sampling;

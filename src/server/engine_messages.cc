@@ -4,6 +4,7 @@
 
 #include "base/error.h"
 #include "base/fields.h"
+#include "engine/request_list.h"
 #include "journal/wire.h"
 
 namespace invar::server {
@@ -87,124 +88,62 @@ RequestOutput output_from(std::string bytes) {
 }  // namespace
 
 std::string to_bytes(const Hello& hello) {
-  ByteWriter out;
-  const BackendFacts& f = hello.facts;
-  out.put_text(f.identity);
-  out.put(f.specification);
-  out.put(f.weights);
-  out.put_text(f.instruction_set);
-  out.put(f.vocab);
-  out.put(f.max_model_len);
-  out.put_vector(f.end_tokens);
-  put_flag(out, f.prompt_logprobs);
-  out.put(f.block_size);
-  put_flag(out, f.prefix_caching);
-  out.put(f.routed_columns);
-  out.put(f.vector_size);
-  out.put(f.routed_layers);
-  fields::write(out, hello.stats);
-  return out.take();
+  return invar::to_bytes(hello);
 }
-
 Hello hello_from(std::string_view bytes) {
-  ByteReader in(bytes, "a hello");
-  Hello hello;
-  BackendFacts& f = hello.facts;
-  f.identity = in.get_text();
-  f.specification = in.get<Digest>();
-  f.weights = in.get<Digest>();
-  f.instruction_set = in.get_text();
-  f.vocab = in.get<int32_t>();
-  f.max_model_len = in.get<int32_t>();
-  f.end_tokens = in.get_vector<int32_t>();
-  f.prompt_logprobs = get_flag(in);
-  f.block_size = in.get<int32_t>();
-  f.prefix_caching = get_flag(in);
-  f.routed_columns = in.get<int32_t>();
-  f.vector_size = in.get<int32_t>();
-  f.routed_layers = in.get<int32_t>();
-  fields::read(in, hello.stats);
-  in.expect_end();
-  return hello;
+  return from_bytes<Hello>(bytes, "a hello");
 }
 
 namespace {
 
-void put_adapter(ByteWriter& out, const RequestAdapter* adapter) {
+template <typename T>
+void put(ByteWriter& out, const T& value) {
+  fields::write(out, value);
+}
+void put(ByteWriter& out, const SamplingParams& params) {
+  put_params(out, params);
+}
+void put(ByteWriter& out, const std::shared_ptr<const RequestAdapter>& adapter) {
   put_flag(out, adapter != nullptr);
-  if (!adapter) return;
-  out.put_text(adapter->name);
-  out.put_text(adapter->directory);
-  out.put(adapter->rank);
-  out.put(adapter->digest);
+  if (adapter) fields::write(out, *adapter);
 }
 
-std::shared_ptr<const RequestAdapter> get_adapter(ByteReader& in) {
-  if (!get_flag(in)) return nullptr;
-  RequestAdapter adapter;
-  adapter.name = in.get_text();
-  adapter.directory = in.get_text();
-  adapter.rank = in.get<int32_t>();
-  adapter.digest = in.get<Digest>();
-  return std::make_shared<const RequestAdapter>(std::move(adapter));
+template <typename T>
+void get(ByteReader& in, T& value) {
+  fields::read(in, value);
+}
+void get(ByteReader& in, SamplingParams& params) {
+  params = get_params(in);
+}
+void get(ByteReader& in, std::shared_ptr<const RequestAdapter>& adapter) {
+  if (!get_flag(in)) return;
+  RequestAdapter read;
+  fields::read(in, read);
+  adapter = std::make_shared<const RequestAdapter>(std::move(read));
 }
 
 }  // namespace
 
 std::string to_bytes(const Request& request) {
   ByteWriter out;
-  out.put(request.id);
-  out.put_vector(request.prompt.get());
-  put_params(out, request.params);
-  put_flag(out, request.params_are_checked);
-  out.put(request.choice);
-  out.put_text(request.structured_output.get());
-  out.put_text(request.cache_salt.get());
-  put_adapter(out, request.adapter.get());
-  put_flag(out, request.hash_logits);
-  out.put(request.priority);
-  put_flag(out, request.pooled);
-  put_flag(out, request.routed_experts);
-  out.put_vector(request.prediction.get());
-  out.put_vector(request.begun.get());
-  out.put(request.begun_hash);
+  for_each_field<&FieldFacts::crosses>(request,
+                                       [&](const auto&, const auto& value) { put(out, value); });
   return out.take();
 }
 
 Request request_from(std::string_view bytes) {
   ByteReader in(bytes, "a request");
   Request request;
-  request.id = in.get<int64_t>();
-  request.prompt = in.get_vector<int32_t>();
-  request.params = get_params(in);
-  request.params_are_checked = get_flag(in);
-  request.choice = in.get<int32_t>();
-  request.structured_output = in.get_text();
-  request.cache_salt = in.get_text();
-  request.adapter = get_adapter(in);
-  request.hash_logits = get_flag(in);
-  request.priority = in.get<int32_t>();
-  request.pooled = get_flag(in);
-  request.routed_experts = get_flag(in);
-  request.prediction = in.get_vector<int32_t>();
-  request.begun = in.get_vector<int32_t>();
-  request.begun_hash = in.get<Digest>();
+  for_each_field<&FieldFacts::crosses>(request, [&](const auto&, auto& value) { get(in, value); });
   in.expect_end();
   return request;
 }
 
 std::string to_bytes(const Taken& taken) {
-  ByteWriter out;
-  out.put(taken.weights);
-  out.put_text(taken.error);
-  return out.take();
+  return invar::to_bytes(taken);
 }
-
 Taken taken_from(std::string_view bytes) {
-  ByteReader in(bytes, "an answer to new weights");
-  Taken taken{.weights = in.get<Digest>(), .error = in.get_text()};
-  in.expect_end();
-  return taken;
+  return from_bytes<Taken>(bytes, "an answer to new weights");
 }
 
 std::string to_bytes(const Sleep& sleep) {
@@ -226,19 +165,10 @@ Sleep sleep_from(std::string_view bytes) {
 }
 
 std::string to_bytes(const Wake& wake) {
-  ByteWriter out;
-  put_flag(out, wake.kv_cache);
-  put_flag(out, wake.weights);
-  return out.take();
+  return invar::to_bytes(wake);
 }
-
 Wake wake_from(std::string_view bytes) {
-  ByteReader in(bytes, "an order to wake up");
-  Wake wake;
-  wake.kv_cache = get_flag(in);
-  wake.weights = get_flag(in);
-  in.expect_end();
-  return wake;
+  return from_bytes<Wake>(bytes, "an order to wake up");
 }
 
 std::string cancel_bytes(int64_t request) {

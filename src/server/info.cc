@@ -3,6 +3,7 @@
 #include "base/ends.h"
 #include "base/error.h"
 #include "query.h"
+#include "session/sampling_defaults.h"
 
 namespace invar::server {
 
@@ -27,13 +28,9 @@ void Server::metrics(std::shared_ptr<Exchange> exchange) {
 
 // Sampling parameters that requests leave open.
 json::Value Server::sampling_object() const {
-  const SamplingParams& p = model_.defaults;
-  return json::Object{{"temperature", p.temperature},
-                      {"top_p", p.top_p},
-                      {"top_k", p.top_k},
-                      {"min_p", p.min_p},
-                      {"repetition_penalty", p.repetition_penalty},
-                      {"from", model_.defaults_from}};
+  json::Value sampling = defaults_json(model_.defaults);
+  sampling.set("from", model_.defaults_from);
+  return sampling;
 }
 
 json::Value Server::model_object(const std::string& name) const {

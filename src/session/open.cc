@@ -10,6 +10,7 @@
 #include "base/input_file.h"
 #include "model/families/presets.h"
 #include "model/families/said_sampling.h"
+#include "sampling/param_list.h"
 #include "session/sampling_defaults.h"
 #include "tokenizer/make_tokenizer.h"
 #include "weights/ends_of_turns.h"
@@ -103,20 +104,27 @@ SamplingParams open_sampling_defaults(const ModelOptions& options) {
   return find_sampling_defaults(options).params;
 }
 
+json::Value defaults_json(const SamplingParams& defaults) {
+  json::Value all = json::Object{};
+  for_each_field<&FieldFacts::of_model>(
+      defaults, [&](const auto& field, const auto& value) { all.set(field.name, value); });
+  return all;
+}
+
 SamplingDefaults find_sampling_defaults(const ModelOptions& o) {
   if (o.load_format != "auto") return {{}, "none"};
   const SaidSampling said =
       said_sampling(open_hf_directory(o.model), read_model_config(o).spec.family);
   SamplingParams params;
-  const auto read = [&](const char* name, double& value) {
-    if (const json::Value* v = said.config.find(name); v && v->is_number()) value = v->as_number();
-  };
-  read("temperature", params.temperature);
-  read("top_p", params.top_p);
-  read("min_p", params.min_p);
-  read("repetition_penalty", params.repetition_penalty);
-  if (const json::Value* v = said.config.find("top_k"); v && v->to_integer())
-    params.top_k = static_cast<int32_t>(v->as_integer());
+  for_each_field<&FieldFacts::of_model>(params, [&](const auto& field, auto& value) {
+    const json::Value* found = said.config.find(field.name);
+    if (!found) return;
+    if constexpr (std::is_same_v<decltype(value), double&>) {
+      if (found->is_number()) value = found->as_number();
+    } else if (const auto integer = found->to_integer()) {
+      value = static_cast<int32_t>(*integer);
+    }
+  });
   return {params, said.from};
 }
 

@@ -3,6 +3,7 @@
 
 #include <string>
 
+#include "base/json.h"
 #include "engine/model_options.h"
 #include "sampling/params.h"
 
@@ -17,5 +18,8 @@ struct SamplingDefaults {
 // metadata. A model that chats and has no such file and no such metadata gets those that its
 // family's publisher recommends (model/families/said_sampling.h).
 SamplingDefaults find_sampling_defaults(const ModelOptions& options);
+
+// The parameters that such a file may name, as JSON, by their names.
+json::Value defaults_json(const SamplingParams& defaults);
 
 }  // namespace invar

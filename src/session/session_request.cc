@@ -3,6 +3,8 @@
 #include <fmt/ranges.h>
 
 #include "base/error.h"
+#include "base/fields.h"
+#include "engine/request_list.h"
 #include "frontend/openai_sampling.h"
 #include "session/hub_names.h"
 #include "session/open.h"
@@ -28,6 +30,40 @@ DType dtype_of(const Tensor& tensor) {
   fail_usage("expected the type of the tensor {} as BF16, F16 or F32, found {}",
              json::quoted(tensor.name), json::quoted(tensor.dtype));
 }
+
+// The types as a library's caller has them: an optional count and a list of tokens for each word
+// are another form of what GenerateOptions says, and are not copied.
+template <typename T>
+struct Plain {
+  using Type = T;
+};
+template <typename T>
+struct Plain<Shared<T>> {
+  using Type = T;
+};
+
+// Sets the listed fields that GenerateOptions has under the same name and in the same type.
+template <typename To>
+void copy_named(const GenerateOptions& from, To& to) {
+  fields::for_each(from, [&]<typename T>(std::string_view name, const T& given) {
+    for_each_field(to, [&]<typename Own>(const auto& field, Own& own) {
+      if constexpr (std::is_same_v<typename Plain<Own>::Type, T>)
+        if (field.name == name) own = given;
+    });
+  });
+}
+
+constexpr bool has_option(std::string_view name) {
+  for (const std::string_view one : fields::names<GenerateOptions>())
+    if (one == name) return true;
+  return false;
+}
+constexpr bool is_known(std::string_view name) {
+  return name == "n" || has_option(name);
+}
+static_assert(std::apply([](const auto&... field) { return (is_known(field.name) && ...); },
+                         kFieldsOf<SamplingParams>),
+              "GenerateOptions has every field of SamplingParams but n, which `choice` stands for");
 
 }  // namespace
 
@@ -75,29 +111,11 @@ InstanceOptions instance_options(const SessionOptions& o) {
 Request request_of(const GenerateOptions& o, const Tokenizer& tokenizer) {
   if (o.choice < 0 || o.choice >= INT32_MAX)
     fail_usage("expected a choice of 0 or more, found {}", o.choice);
-  Request request{.choice = o.choice,
-                  .structured_output = o.structured_outputs,
-                  .stop = o.stop,
-                  .include_stop = o.include_stop_str_in_output,
-                  .skip_special = o.skip_special_tokens,
-                  .cache_salt = o.cache_salt,
-                  .priority = o.priority,
-                  .hash_logits = o.logits_hash || o.receipt};
+  Request request{.stop = o.stop};
+  copy_named(o, request);
+  copy_named(o, request.params);
+  request.hash_logits |= o.receipt;
   SamplingParams& p = request.params;
-  p.max_tokens = o.max_tokens;
-  p.min_tokens = o.min_tokens;
-  p.temperature = o.temperature;
-  p.top_k = o.top_k;
-  p.top_p = o.top_p;
-  p.min_p = o.min_p;
-  p.repetition_penalty = o.repetition_penalty;
-  p.presence_penalty = o.presence_penalty;
-  p.frequency_penalty = o.frequency_penalty;
-  p.logit_bias = o.logit_bias;
-  p.allowed_token_ids = o.allowed_token_ids;
-  p.seed = o.seed;
-  p.stop_token_ids = o.stop_token_ids;
-  p.ignore_eos = o.ignore_eos;
   p.n = o.choice + 1;  // so many the prompt has at least
   for (const std::string& word : o.bad_words)
     openai::add_bad_word(word, tokenizer, p.bad_words.edit());

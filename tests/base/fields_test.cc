@@ -36,11 +36,19 @@ struct Everything {
   std::variant<Point, std::string> either;
   std::vector<Ascending> pairs;
   Point nested;
+  std::array<uint8_t, 3> digest{};
+  std::pair<int32_t, double> both;
+  Shared<std::vector<int32_t>> shared;
   bool operator==(const Everything&) const = default;
 };
 
 static_assert(fields::is_plain<Point>() && !fields::is_plain<Ascending>());
-static_assert(fields::count<Everything>() == 11);
+static_assert(fields::count<Everything>() == 14);
+
+constexpr std::array<std::string_view, 14> kNames = {"number", "flag",   "color", "real",   "text",
+                                                     "points", "texts",  "maybe", "either", "pairs",
+                                                     "nested", "digest", "both",  "shared"};
+static_assert(fields::names<Everything>() == kNames);
 
 Everything some() {
   return {.number = -5,
@@ -53,7 +61,10 @@ Everything some() {
           .maybe = 7,
           .either = std::string("other"),
           .pairs = {{1, 2}, {3, 3}},
-          .nested = {8, 9}};
+          .nested = {8, 9},
+          .digest = {1, 2, 3},
+          .both = {4, 0.5},
+          .shared = {5, 6}};
 }
 
 Everything back(std::string_view bytes) {
@@ -82,7 +93,7 @@ TEST(Fields, EachOneCounts) {
     (one(std::integral_constant<size_t, I>()), ...);
     return seen;
   };
-  EXPECT_EQ(changed(std::make_index_sequence<11>()), 11);
+  EXPECT_EQ(changed(std::make_index_sequence<14>()), 14);
 }
 
 TEST(Fields, MalformedBytesAreRefused) {
@@ -102,9 +113,10 @@ TEST(Fields, MalformedBytesAreRefused) {
   };
   refuses(8, 2, "neither 0 nor 1");
   refuses(9, 3, "its enumeration does not have");
-  refuses(25, 1, "only");                                       // a text of 2^56 bytes
-  refuses(bytes.find("other") - 9, 2, "does not exist");        // the variant's kind
-  refuses(bytes.size() - 16, 9, "expected an ascending pair");  // low of the last pair
+  refuses(25, 1, "only");                                 // a text of 2^56 bytes
+  refuses(bytes.find("other") - 9, 2, "does not exist");  // the variant's kind
+  constexpr size_t kBehind = 8 + 3 + 12 + 16;             // nested, digest, both, shared
+  refuses(bytes.size() - kBehind - 8, 9, "expected an ascending pair");  // low of the last pair
 }
 
 }  // namespace

@@ -97,7 +97,7 @@ def check_commands(command, state):
 
     kept = state + "/kept.json"
     for line, pattern in [
-            ("/set", r"temperature +0\.0\r\n(.*\n)* +max_tokens +60\r\n +seed +0\r\n"),
+            ("/set", r"temperature +0\.0\r\n(.*\n)* +max_tokens +60\r\n +min_tokens +0\r\n +seed +0\r\n"),
             ("/set max_tokens 3", r"\n"),
             ("/set", r" max_tokens +3\r\n"),
             ("/set color 3", r'expected a setting that /set shows, found "color"'),
@@ -112,7 +112,7 @@ def check_commands(command, state):
             ("/system Be kind.", r"\n"),
             ("Once", r"\n.+\r\n"),
             ("/retry", r"\n.+\r\n"),
-            ("/set", r" max_tokens +3\r\n +seed +1\r\n"),
+            ("/set", r" max_tokens +3\r\n +min_tokens +0\r\n +seed +1\r\n"),
             (f"/save {kept}", r"\n"),
             (f"/load {kept}", r"3 messages")]:
         shows(line, pattern)

@@ -321,6 +321,38 @@ TEST_F(JournalTest, TheOldestThatHaveEndedMakeRoom) {
   EXPECT_EQ(journal.check_integrity(), "");
 }
 
+// The order of the bytes follows from the list of fields: this is what version 3 always wrote.
+TEST(WireTest, ItsBytesAreThoseOfItsVersion) {
+  SamplingParams params{.n = 3,
+                        .temperature = 0.7,
+                        .top_p = 0.9,
+                        .top_k = 40,
+                        .min_p = 0.05,
+                        .repetition_penalty = 1.1,
+                        .presence_penalty = -0.5,
+                        .frequency_penalty = 0.25,
+                        .logit_bias = {{5, 0.1}, {9, -1.0 / 3}},
+                        .max_tokens = 64,
+                        .min_tokens = 2,
+                        .stop_token_ids = {1, 2},
+                        .allowed_token_ids = {0, 7, 31999},
+                        .bad_words = {{5}, {6, 7, 8}},
+                        .ignore_eos = true,
+                        .seed = 0xfedcba9876543210u,
+                        .logprobs = 3,
+                        .logprobs_mode = LogprobsMode::raw_logits};
+  const auto digest_of = [](const SamplingParams& one) {
+    ByteWriter out;
+    put_params(out, one);
+    const std::string bytes = out.take();
+    return to_hex(sha256(std::as_bytes(std::span(bytes))));
+  };
+  const std::string written = "ee6a30a257f430ed340d9f0953bb477d6a188cc1b08785787a788f2d5fe0d223";
+  EXPECT_EQ(digest_of(params), written);
+  std::swap(params.top_p, params.min_p);
+  EXPECT_NE(digest_of(params), written);
+}
+
 TEST(WireTest, ReadsWhatEarlierVersionsWrote) {
   ByteWriter out;
   put_params(out, entry_of(1).params);
