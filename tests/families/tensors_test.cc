@@ -3,9 +3,11 @@
 #include <fmt/format.h>
 
 #include <map>
+#include <set>
 
 #include "../weights/model_files.h"
 #include "model/families/families.h"
+#include "model/families/stored_places.h"
 #include "weights/hf_directory.h"
 
 namespace invar {
@@ -161,6 +163,69 @@ TEST(Tensors, OneWideMatrixMakesTheProductsWide) {
   EXPECT_EQ(product_type(spec, source), DType::bf16);
   source.set("model.layers.1.mlp.up_proj.weight", {DType::f16, {352, 128}});
   EXPECT_EQ(product_type(spec, source), DType::f32);
+}
+
+// Every specification of tests/families/tiny_*configs.json by its name there.
+std::map<std::string, DecoderSpec> tiny_specs() {
+  std::map<std::string, DecoderSpec> specs;
+  for (const char* kind : {"", "expert_", "gemma4_", "hybrid_"}) {
+    const std::string path =
+        fmt::format("{}/tests/families/tiny_{}configs.json", INVAR_SOURCE_DIR, kind);
+    const json::Value configs = json::parse_file(path);
+    for (const auto& [name, config] : configs.as_object())
+      specs[name] = parse_model_config(config, {}, name).spec;
+  }
+  return specs;
+}
+
+// The places of a stored tensor that its parts read, in units of a part's rows; -1 for one that two
+// of them read.
+std::set<int64_t> places_read(const StoredTensor& stored) {
+  std::set<int64_t> places;
+  for (const StoredTensor::Part& part : stored.parts)
+    for (int64_t row = 0; row < part.of.shape[0]; ++row)
+      if (!places.insert(part.at.row ? part.at.row(row) : row).second) places.insert(-1);
+  return places;
+}
+
+TEST(Tensors, PartsOfAStoredTensorReadEachOfItsRowsOnce) {
+  int shared = 0;
+  for (const auto& [name, spec] : tiny_specs())
+    for (const StoredTensor& stored : stored_tensors(spec)) {
+      const StoredTensor::Part& first = stored.parts.front();
+      const bool is_whole = !first.at.row && !stored.parts.back().at.row;  // of each part
+      if (first.at.is_transposed || (is_whole && stored.parts.size() > 1)) continue;
+      const TensorInfo info{DType::bf16, stored.shape}, of{DType::bf16, first.of.shape};
+      const int64_t units = info.elements() / of.row_elements();
+      const std::set<int64_t> places = places_read(stored);
+      EXPECT_EQ(std::ssize(places), units) << name << ": " << stored.name;
+      EXPECT_EQ(*places.begin(), 0) << name << ": " << stored.name;
+      EXPECT_EQ(*places.rbegin(), units - 1) << name << ": " << stored.name;
+      shared += stored.parts.size() > 1;
+    }
+  EXPECT_GT(shared, 20);  // the control: some hold several
+}
+
+// The matrices of a layer that W8A8 and FP8 directories hold as numbers of 8 bits, each by the last
+// words of its name.
+std::string quantised_of(const DecoderSpec& spec, int layer) {
+  std::string all;
+  for (const TensorSpec& tensor : tensors_of(spec))
+    if (tensor.layer == layer && tensor.takes_quantised && tensor.expert < 0) {
+      const std::string name = tensor.name.substr(0, tensor.name.rfind('.'));
+      all += name.substr(name.rfind('.') + 1) + " ";
+    }
+  return all;
+}
+
+TEST(Tensors, MatricesOfEveryKindOfLayerAreQuantised) {
+  const std::map<std::string, DecoderSpec> specs = tiny_specs();
+  const auto first = [&](const char* name) { return quantised_of(specs.at(name), 0); };
+  EXPECT_EQ(first("llama"), "q_proj k_proj v_proj o_proj gate_proj up_proj down_proj ");
+  EXPECT_EQ(first("kimi_linear"), "q_proj k_proj v_proj o_proj gate_proj up_proj down_proj ");
+  EXPECT_EQ(first("lfm2"),
+            "factor_proj gate_proj input_proj out_proj gate_proj up_proj down_proj ");
+  EXPECT_EQ(first("nemotron_h"), "c_proj b_proj x_proj z_proj out_proj ");
 }
 
 }  // namespace
