@@ -5,7 +5,6 @@
 #include "base/atomic_file.h"
 #include "base/error.h"
 #include "frontend/body_fields.h"
-#include "sampling/param_list.h"
 
 namespace invar::cli {
 

@@ -4,7 +4,6 @@
 #include "base/error.h"
 #include "command.h"
 #include "model_sampling.h"
-#include "sampling/param_list.h"
 #include "speculative/method_names.h"
 #include "switch_flag.h"
 

@@ -4,7 +4,6 @@
 
 #include <algorithm>
 
-#include "sampling/param_list.h"
 #include "session/open.h"
 
 namespace invar::cli {

@@ -7,7 +7,6 @@
 
 #include "base/error.h"
 #include "engine_processes.h"
-#include "sampling/param_list.h"
 #include "scheduler/policies.h"
 #include "serve_flags.h"
 #include "serve_models.h"

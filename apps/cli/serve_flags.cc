@@ -12,7 +12,6 @@
 #include "help_format.h"
 #include "hub_cache.h"
 #include "model_sampling.h"
-#include "sampling/param_list.h"
 #include "session/sampling_defaults.h"
 #include "trainer_flags.h"
 

@@ -5,7 +5,6 @@
 #include "base/error.h"
 #include "engine/model_size.h"
 #include "frontend/body_fields.h"
-#include "sampling/param_list.h"
 #include "session/adapter.h"
 #include "session/sampling_defaults.h"
 #include "session/verify.h"

@@ -10,7 +10,6 @@
 #include "model/parts/part.h"
 #include "model/rope_table.h"
 #include "module.h"
-#include "sampling/param_list.h"
 #include "session/open.h"
 
 namespace invar::python {

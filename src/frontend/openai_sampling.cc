@@ -7,7 +7,6 @@
 
 #include "base/ends.h"
 #include "base/error.h"
-#include "engine/request_list.h"
 #include "frontend/request_limits.h"
 
 namespace invar::openai {

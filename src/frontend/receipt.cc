@@ -5,7 +5,6 @@
 #include "base/canonical_json.h"
 #include "base/error.h"
 #include "frontend/receipt_members.h"
-#include "sampling/param_list.h"
 
 namespace invar {
 

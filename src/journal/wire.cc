@@ -3,7 +3,6 @@
 #include <algorithm>
 
 #include "base/fields.h"
-#include "sampling/param_list.h"
 
 namespace invar::server {
 

@@ -7,7 +7,6 @@
 #include "base/error.h"
 #include "base/fields.h"
 #include "base/json.h"
-#include "sampling/param_list.h"
 
 namespace invar {
 

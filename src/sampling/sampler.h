@@ -44,12 +44,8 @@ struct Sampled {
   const char* error = nullptr;  // when there is no token: a sentence
 };
 
-// The definition, written for reading: any fast implementation gives the same bits. `processed`,
-// when not null, becomes the logits after temperature and filters, -inf where excluded. Expects
-// flush-to-zero mode.
-Sampled sample_reference(const SampleInput& input, std::vector<float>* processed = nullptr);
-
-// The same, fast. One object per thread; allocates only for a larger vocabulary than before.
+// Gives the bits of the definition (numerics 6, tests/sampling/sample_reference.h), fast. One
+// object per thread; allocates only for a larger vocabulary than before.
 class Sampler {
  public:
   // Expects flush-to-zero mode.

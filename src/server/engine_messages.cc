@@ -4,7 +4,6 @@
 
 #include "base/error.h"
 #include "base/fields.h"
-#include "engine/request_list.h"
 #include "journal/wire.h"
 
 namespace invar::server {

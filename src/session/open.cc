@@ -10,7 +10,6 @@
 #include "base/input_file.h"
 #include "model/families/presets.h"
 #include "model/families/said_sampling.h"
-#include "sampling/param_list.h"
 #include "session/sampling_defaults.h"
 #include "tokenizer/make_tokenizer.h"
 #include "weights/ends_of_turns.h"

@@ -4,7 +4,6 @@
 
 #include "base/error.h"
 #include "base/fields.h"
-#include "engine/request_list.h"
 #include "frontend/openai_sampling.h"
 #include "session/hub_names.h"
 #include "session/open.h"

@@ -8,6 +8,7 @@
 
 #include "base/thread_pool.h"
 #include "kernels/reference/reference.h"
+#include "sample_reference.h"
 #include "sampling/sampler.h"
 
 namespace invar {

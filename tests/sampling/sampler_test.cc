@@ -9,6 +9,7 @@
 #include "base/error.h"
 #include "base/thread_pool.h"
 #include "numerics/math.h"
+#include "sample_reference.h"
 #include "support/count_allocations.h"
 
 namespace invar {

@@ -1,7 +1,7 @@
+#include "sample_reference.h"
+
 #include <algorithm>
 #include <numeric>
-
-#include "sampling/sampler.h"
 
 namespace invar {
 
