@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Adapters against PEFT: small models of several families with random weights, adapters that PEFT's own save_pretrained writes,
-logits in f32 of its model, unmerged and merged. Invar's with the adapter must be as close to them as its logits without one are
-to the base's, or as torch's in bf16 are, and far from the base's; chunks and instruction sets must not show.
+logits in f32 of its model, unmerged and merged. Invar's with the adapter must be twice as close to them as torch's in bf16 are,
+and far from the base's; chunks and instruction sets must not show.
 
 Usage: peft_witness.py FAMILY_LOGITS [NAME ...]. Needs a Python with peft (INVAR_WITNESS, or /opt/witness/bin/python); without
 one the test says so and is skipped (77). --control gives each adapter another alpha than the one that PEFT computed with: then
@@ -79,11 +79,10 @@ def check(tool, name, case, control):
         found = logits_of(tool, base, row, adapter)
         error, of_merged, moved = (numpy.abs(found - other).mean() for other in (wanted, merged, plain))
         same = all(numpy.array_equal(found, logits_of(tool, base, row, adapter, *more)) for more in ((7,), (1000, "scalar"), (64, "avx2")))
-        # An adapter may make a model more sensitive than it is alone, as torch's own error in bf16 shows. Where rows choose experts, one
-        # that chooses another is most of an error.
+        # Both round to bf16, torch its sums as well. A model that the adapter makes more sensitive has more of either error.
         of_torch = numpy.abs(rounded - wanted).mean()
-        bound = (10 if "moe" in name else 2) * max(own, of_torch)
-        good = error <= bound and of_merged <= bound and moved > 5 * error and same
+        bound = of_torch / 2
+        good = error <= bound and of_merged <= bound and moved > 5 * bound and same
         print(f"{name:13}: mean error {error:.5f}, of the merged model {of_merged:.5f}; without an adapter {own:.5f}, torch's in bf16 {of_torch:.5f}; the adapter moves "
               f"logits by {moved:.3f}{'' if same else ', SCHEDULES DIFFER'}{'' if good else '  WRONG'}", flush=True)
         return good
