@@ -263,8 +263,7 @@ void check_quantised(const Arithmetic& arithmetic, const ModelOptions& options) 
   if (options.weights == "fp8-row" && arithmetic.quantised != DType::e4m3_row)
     fail_usage(
         "--weights fp8-row is for matrices with 128 k columns that are bf16, or f8_e4m3 with "
-        "scales "
-        "of rows or of whole tensors, and this model has none");
+        "scales of rows or of whole tensors, and this model has none");
   if (!arithmetic.is_quantised()) return;
   const char* products = arithmetic.quantised == DType::i8 ? "integers" : "e4m3 numbers";
   if (arithmetic.weights == DType::f32)

@@ -124,7 +124,7 @@ class AdapterRestartTest(unittest.TestCase):
         for name in ("m", "b"):
             self.assertEqual(self.again(ids[name]), (200, whole[name]))
         self.stop()
-        # What comes back as it was goes on.
+        # An adapter that is there again as it was goes on.
         shutil.rmtree(self.adapters[0])
         shutil.move(held, self.adapters[0])
         self.start(*self.journal())

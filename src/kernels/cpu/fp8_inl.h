@@ -2,8 +2,8 @@
 // truncates its addends toward zero at a place that its largest one sets: here a sum does that, of
 // each addend with a number so large that its last place is that one, while the processor rounds
 // toward zero. Addends above zero and below meet numbers of their own sign. A chain begins at +0
-// and has at most 2^17 products below 2^18, so nothing in it is NaN, infinite, subnormal or too
-// large. Included after a vec16 header, vec16_math.h, product_end_inl.h and run_trees_inl.h.
+// and adds products that are below 2^18 and multiples of 2^-18, so nothing in it is NaN, infinite
+// or subnormal. Included after a vec16 header, vec16_math.h, product_end_inl.h and run_trees_inl.h.
 #pragma once
 
 #include <immintrin.h>

@@ -7,7 +7,7 @@ namespace invar::cuda {
 
 namespace {
 
-// Of bf16, which are unpacked.
+// Blocks that are unpacked to bf16.
 bool has_blocks(const Matrix& w) {
   return storage_of(w.type).has_blocks() && !is_e4m3(w.type);
 }

@@ -1,6 +1,6 @@
 // Products of many rows of numbers of a byte, with a scale for each output and each run of a row.
-// Of one run each of two warpgroups owns a tile of 128 x 128 (ping_pong.cuh). Of several both share
-// one, 64 rows each: a run's sums are scaled (numerics 2.1, 2.5) and meet in the tree of
+// With one run each of two warpgroups owns a tile of 128 x 128 (ping_pong.cuh). With several both
+// share one, 64 rows each: a run's sums are scaled (numerics 2.1, 2.5) and meet in the tree of
 // numerics 2. Blocks in pairs share weights (TileTeam).
 #pragma once
 
@@ -15,7 +15,7 @@ using ping_pong::kColumns, ping_pong::kThreads, ping_pong::kStageBytes, ping_pon
 constexpr int kValues = kColumns / 2;
 // The scales of a tile's outputs, of each warpgroup.
 constexpr int kScaleBytes = 2 * kColumns * static_cast<int>(sizeof(float));
-// Of several runs: the sum of a tile's first four.
+// Room for the sum of a tile's first four of several runs.
 constexpr int kParkBytes = kTileRows * kColumns * static_cast<int>(sizeof(float));
 constexpr int kBudget = kMaxSharedBytes - 1024 - kScaleBytes;
 constexpr int kStages = kBudget / (kStageBytes + 16),
@@ -66,8 +66,8 @@ __device__ __forceinline__ void sum_run(typename Kind::Sum (&d)[kValues], Ring& 
   if (lane == 0) team.release(ring.empty + 8 * previous);
 }
 
-// What a thread multiplies sums by: its two rows' scales, and its columns' in shared memory. `use`
-// gets each value, and its place.
+// Multiplies sums by the scales of a thread's two rows, and those of its columns in shared memory.
+// `use` gets each value, and its place.
 template <typename Kind, typename Use>
 __device__ __forceinline__ void scale_sums(const typename Kind::Sum (&sum)[kValues], float low,
                                            float high, const float* columns, Use use) {
@@ -104,7 +104,7 @@ struct RunTree {
   }
 };
 
-// What the thread that fetches does.
+// The work of the thread that fetches.
 template <int kMatrices, int kPair>
 __device__ __forceinline__ void fetch_tiles(const TileTeam<kPair>& team, const TileGrid& of_pairs,
                                             const TileGrid& grid, const CUtensorMap& x,

@@ -6,7 +6,6 @@
 #include "device/cuda/cuda_stream.h"
 #include "kernels/cuda/fp8_rows.cuh"
 #include "kernels/cuda/int8.h"
-#include "kernels/cuda/int8_rows.cuh"
 #include "kernels/cuda/tma.cuh"
 
 namespace invar::cuda {

@@ -3,7 +3,7 @@
 
 #include <cstdint>
 
-#include "kernels/cuda/elementwise.cuh"
+#include "kernels/cuda/int8_rows.cuh"
 
 namespace invar::cuda {
 
@@ -19,19 +19,12 @@ __device__ __forceinline__ uint32_t four_e4m3(uint2 elements, float inverse) {
   return pair(elements.x) | pair(elements.y) << 16;
 }
 
-// What the numbers of a group or a run are multiples of, from the bits of its largest magnitude.
-struct Fp8Scale {
-  bool is_finite;
-  float scale, inverse;
+// The scale of e4m3 numbers, whose largest is 448.
+struct Fp8Scale : NumberScale<448> {
+  float inverse;
 
-  __device__ __forceinline__ explicit Fp8Scale(int largest) : is_finite(largest < 0x7f80) {
-    scale = __fdiv_rn(bf16_to_f32(static_cast<bf16_t>(largest)), 448.0f);
-    if (scale == 0.0f) scale = 1.0f;
-    inverse = 1.0f / scale;
-  }
-  __device__ __forceinline__ float stored() const {
-    return is_finite ? scale : __uint_as_float(0x7fffffff);
-  }
+  __device__ __forceinline__ explicit Fp8Scale(int largest)
+      : NumberScale(largest), inverse(1.0f / scale) {}
   // Four elements as bytes; those of what is not finite are zeros.
   __device__ __forceinline__ uint32_t four(uint32_t low, uint32_t high) const {
     return is_finite ? four_e4m3({low, high}, inverse) : 0;

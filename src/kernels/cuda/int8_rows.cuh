@@ -16,19 +16,28 @@ __device__ __forceinline__ int largest_of(int before, uint4 v) {
   return max(max(max(before, larger(v.x)), larger(v.y)), max(larger(v.z), larger(v.w)));
 }
 
-// What the integers of a run are multiples of, from the bits of its largest magnitude.
-struct RowScale {
+// The scale of numbers up to kLargest that stand for a run or a group, from the bits of its largest
+// magnitude.
+template <int kLargest>
+struct NumberScale {
   bool is_finite;
-  float scale, inverse;
+  float scale;
 
-  __device__ __forceinline__ explicit RowScale(int largest) : is_finite(largest < 0x7f80) {
-    scale = __fdiv_rn(bf16_to_f32(static_cast<bf16_t>(largest)), 127.0f);
+  __device__ __forceinline__ explicit NumberScale(int largest) : is_finite(largest < 0x7f80) {
+    scale = __fdiv_rn(bf16_to_f32(static_cast<bf16_t>(largest)), static_cast<float>(kLargest));
     if (scale == 0.0f) scale = 1.0f;
-    inverse = is_finite ? 1.0f / scale : 0.0f;
   }
   __device__ __forceinline__ float stored() const {
     return is_finite ? scale : __uint_as_float(0x7fffffff);
   }
+};
+
+// The scale of integers.
+struct RowScale : NumberScale<127> {
+  float inverse;
+
+  __device__ __forceinline__ explicit RowScale(int largest)
+      : NumberScale(largest), inverse(is_finite ? 1.0f / scale : 0.0f) {}
   // Element 0 or 1 of a word; those of a run that is not finite are zeros.
   __device__ __forceinline__ int quantised(uint32_t word, int i) const {
     return __float2int_rn(bf16_to_f32(static_cast<bf16_t>(word >> 16 * i)) * inverse);

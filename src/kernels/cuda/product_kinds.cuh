@@ -1,10 +1,9 @@
-// What products of few rows by bf16, by integers (numerics 2.1) and by e4m3 numbers by rows (2.5)
-// have of their own: the step, the operands for TMA, and what becomes of a run's sums. A row of a
-// stage is 128 bytes of any. What those of e4m3 numbers in groups have is in fp8_kind.cuh.
+// The step, the operands for TMA and the end of a run's sums, which differ between products of few
+// rows by bf16, by integers (numerics 2.1) and by e4m3 numbers by rows (2.5). A row of a stage is
+// 128 bytes of any. e4m3 numbers in groups have theirs in fp8_kind.cuh.
 #pragma once
 
 #include "kernels/cuda/fp8_rows.cuh"
-#include "kernels/cuda/int8_rows.cuh"
 #include "kernels/cuda/product_hopper.cuh"
 #include "kernels/cuda/row_in_block.cuh"
 #include "kernels/cuda/wgmma_e4m3.cuh"
