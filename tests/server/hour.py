@@ -12,7 +12,6 @@ grows: all three must be found."""
 import argparse
 import collections
 import csv
-import http.client
 import json
 import os
 import pathlib
@@ -25,7 +24,7 @@ import tempfile
 import threading
 import time
 
-from served import Served, children, free_port
+from served import Served, ask_once, children, free_port
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 KEYS = ("one", "two")
@@ -73,7 +72,7 @@ def said_by(data):
     try:
         values = [json.loads(data)]
     except ValueError:
-        if not ENDS.search(data[-4000:]):
+        if not ENDS.search(data.rstrip().rsplit(b"\n", 1)[-1]):  # the last line, which has the whole prompt in some protocols
             return None
         values = [json.loads(line) for line in lines]
     return None if any(isinstance(value, dict) and value.get("error") for value in values) else "".join(map(told, values))
@@ -115,15 +114,8 @@ class Hour:
         _, path, body = self.requests[number]
         if number == self.never:
             return None
-        try:
-            connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=PATIENCE)
-            connection.request("POST", path, json.dumps(body), {"Authorization": f"Bearer {key}", **({"Idempotency-Key": name} if name and path.startswith("/v1/") else {})})
-            reply = connection.getresponse()
-            data = reply.read()
-            connection.close()
-            return reply.status, data
-        except (OSError, http.client.HTTPException):
-            return None
+        names = {"Idempotency-Key": name} if name and path.startswith("/v1/") else {}
+        return ask_once(self.port, "POST", path, body, {"Authorization": f"Bearer {key}", **names}, PATIENCE)
 
     def fault(self, number, what):
         with self.lock:

@@ -26,6 +26,19 @@ def made(flags=()):
     return [] if "--load-format" in flags else ["--load-format", "dummy:1"]
 
 
+def ask_once(port, method, path, body=None, headers=None, seconds=60):
+    """(status, data), or None where the connection broke."""
+    try:
+        connection = http.client.HTTPConnection("127.0.0.1", port, timeout=seconds)
+        connection.request(method, path, json.dumps(body) if body else None, headers or {})
+        reply = connection.getresponse()
+        data = reply.read()
+        connection.close()
+        return reply.status, data
+    except (OSError, http.client.HTTPException):
+        return None
+
+
 def free_port():
     """A port of this machine that nobody listens at, and that the system gives nobody who names none: tests beside this one, whose
     servers and connections have such ports, do not take it before it is listened at, nor while a server is started again."""

@@ -7,8 +7,6 @@ Prints answers, kills, attacks; ends with 0 if none was lost, had other bytes th
 shown to another key. All of it is on this machine's loopback address.
 """
 import argparse
-import http.client
-import json
 import pathlib
 import random
 import re
@@ -19,7 +17,7 @@ import threading
 import time
 
 import attack
-from served import Served
+from served import Served, ask_once
 
 COMPLETIONS = "/v1/completions"
 KINDS = [attack.chunks, attack.bodies, attack.answers, attack.logprobs, attack.embeddings, attack.marks, attack.prompts, attack.grammars, attack.fields, attack.journal,
@@ -49,15 +47,7 @@ class Siege:
 
     def ask(self, method, path, body=None, key="good", headers=None):
         """(status, data), or None where the connection broke."""
-        try:
-            connection = http.client.HTTPConnection("127.0.0.1", self.served.port, timeout=60)
-            connection.request(method, path, json.dumps(body) if body else None, {"Authorization": f"Bearer {key}", **(headers or {})})
-            reply = connection.getresponse()
-            data = reply.read()
-            connection.close()
-            return reply.status, data
-        except (OSError, http.client.HTTPException):
-            return None
+        return ask_once(self.served.port, method, path, body, {"Authorization": f"Bearer {key}", **(headers or {})})
 
     def stream(self, i, name):
         """The whole stream of an Idempotency-Key, however often the server dies meanwhile."""
