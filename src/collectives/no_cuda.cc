@@ -1,5 +1,6 @@
 // Stands in for collectives/cuda in a build without CUDA.
 #include "base/check.h"
+#include "collectives/nccl_stream.h"
 #include "collectives/peer_group.h"
 
 namespace invar {
@@ -14,6 +15,10 @@ std::unique_ptr<Group> make_peer_group(Group& host_group, PeerProcesses, const P
 
 void add_chain_on_device(int, const float*, float*, int64_t, const Execution&) {
   CHECK(false, "a device other than the host in a build without CUDA");
+}
+
+Nccl::Stream nccl_stream(Device&, Stream&) {
+  return nullptr;
 }
 
 }  // namespace invar

@@ -6,16 +6,14 @@
 #include <thread>
 
 #include "base/check.h"
-#include "collectives/cuda/nccl_library.h"
 #include "collectives/cuda/peer_kernels.h"
 #include "collectives/cuda/step_order.h"
+#include "collectives/nccl_library.h"
 #include "device/cuda/cuda_stream.h"
 
 namespace invar {
 
 namespace {
-
-using cuda::Nccl;
 
 constexpr int64_t kPiece = 4 << 20;  // floats of an operand that are gathered at a time
 

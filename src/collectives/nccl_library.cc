@@ -1,4 +1,4 @@
-#include "collectives/cuda/nccl_library.h"
+#include "collectives/nccl_library.h"
 
 #include <dlfcn.h>
 
@@ -7,7 +7,21 @@
 
 #include "base/error.h"
 
-namespace invar::cuda {
+namespace invar {
+
+namespace {
+
+constexpr int kInProgress = 7;  // of a communicator whose calls return at once
+
+// The beginning of ncclConfig_t, which only grows: of 2.14, when communicators became such.
+struct Config {
+  size_t size = sizeof(Config);
+  unsigned magic = 0xcafebeef;
+  unsigned version = 21400;
+  int blocking = 0;
+};
+
+}  // namespace
 
 const Nccl& Nccl::open() {
   static const Nccl nccl;
@@ -21,9 +35,8 @@ Nccl::Nccl() {
   const char* name = named ? named : "libnccl.so.2";
   void* library = ::dlopen(name, RTLD_NOW | RTLD_LOCAL);
   if (!library)
-    fail(
-        "ranks were to exchange by NCCL, which cannot be opened: {}; INVAR_NCCL names another file",
-        ::dlerror());
+    fail("NCCL was to be used, and cannot be opened: {}; INVAR_NCCL names another file",
+         ::dlerror());
   const auto find = [&](const char* function, auto& into) {
     void* found = ::dlsym(library, function);
     if (!found) fail("expected NCCL in {}, found no {}", name, function);
@@ -33,18 +46,21 @@ Nccl::Nccl() {
   find("ncclGetVersion", version_);
   find("ncclGetUniqueId", make_id_);
   find("ncclCommInitRank", join_);
+  find("ncclCommInitRankConfig", join_by_);
+  find("ncclCommGetAsyncError", state_);
   find("ncclCommDestroy", destroy_);
   find("ncclCommAbort", abort_);
   find("ncclAllGather", all_gather_);
   find("ncclAllReduce", all_reduce_);
+  find("ncclBroadcast", broadcast_);
   int version = 0;
   check(version_(&version), "saying its version");
-  constexpr int kLeast = 21100;  // recorded steps, with several communicators
-  if (version < kLeast) fail("expected NCCL 2.11 or later in {}, found {}", name, version);
+  constexpr int kLeast = 21400;  // communicators that can be given up while ranks join
+  if (version < kLeast) fail("expected NCCL 2.14 or later in {}, found {}", name, version);
 }
 
 void Nccl::check(int status, const char* what) const {
-  if (status != 0) fail("NCCL failed while {}: {}", what, error_(status));
+  if (status != 0 && status != kInProgress) fail("NCCL failed while {}: {}", what, error_(status));
 }
 
 Nccl::Id Nccl::make_id() const {
@@ -59,6 +75,22 @@ Nccl::Comm Nccl::join(int ranks, const Id& id, int rank) const {
   return comm;
 }
 
+Nccl::Comm Nccl::begin_joining(int ranks, const Id& id, int rank) const {
+  Config config;
+  Comm comm = nullptr;
+  const int status = join_by_(&comm, ranks, id, rank, &config);
+  if (status != 0 && status != kInProgress && comm) abort_(comm);
+  check(status, "joining ranks, each of which needs a GPU of its own");
+  return comm;
+}
+
+bool Nccl::has_done(Comm comm) const {
+  int status = 0;
+  check(state_(comm, &status), "saying what it does");
+  check(status, "joining ranks or taking what they send");
+  return status != kInProgress;
+}
+
 void Nccl::destroy(Comm comm) const {
   destroy_(comm);
 }
@@ -68,15 +100,21 @@ void Nccl::abort(Comm comm) const {
 }
 
 void Nccl::all_gather(const void* mine, void* all, size_t count, Type type, Comm comm,
-                      cudaStream_t stream) const {
+                      Stream stream) const {
   check(all_gather_(mine, all, count, static_cast<int>(type), comm, stream),
         "gathering what ranks exchange");
 }
 
-void Nccl::all_reduce(float* data, size_t count, Comm comm, cudaStream_t stream) const {
+void Nccl::all_reduce(float* data, size_t count, Comm comm, Stream stream) const {
   constexpr int kSum = 0;
   check(all_reduce_(data, data, count, static_cast<int>(Type::floats), kSum, comm, stream),
         "adding what ranks exchange");
 }
 
-}  // namespace invar::cuda
+void Nccl::broadcast(void* data, size_t count, Type type, int root, Comm comm,
+                     Stream stream) const {
+  check(broadcast_(data, data, count, static_cast<int>(type), root, comm, stream),
+        "taking what a rank sends to all");
+}
+
+}  // namespace invar
