@@ -19,6 +19,7 @@ constexpr BackEnd kCuda = {
     .pack_outputs = cuda::pack_outputs,
     .widen = cuda::widen,
     .first_non_finite = cuda::first_non_finite,
+    .chunk_digests = cuda::chunk_digests,
     .read = cuda::read,
 };
 

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "kernels/at_once.h"
+#include "kernels/cuda/chunk_digests.h"
 #include "kernels/cuda/finite.h"
 #include "kernels/training.h"
 
@@ -30,6 +31,9 @@ struct BackEnd {
   Operation<WidenParams> widen;
   // For each array the index of the first NaN or infinity, or -1. Waits for the GPU.
   std::vector<int64_t> (*first_non_finite)(Device& device, std::span<const GpuValues> all);
+  // The digests of an array's chunks (numerics 8), one array after the other. Waits for the GPU.
+  std::vector<Digest> (*chunk_digests)(Device& device, std::span<const GpuValues> all,
+                                       int64_t chunk);
   // Reads the GPU's memory, for measuring how fast that goes; adds to *sum.
   void (*read)(const void* data, size_t bytes, uint64_t* sum, const Execution& on);
 };

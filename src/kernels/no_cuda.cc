@@ -3,6 +3,7 @@
 #include "base/check.h"
 #include "kernels/cuda/at_once.h"
 #include "kernels/cuda/baseline.h"
+#include "kernels/cuda/chunk_digests.h"
 #include "kernels/cuda/cuda_kernels.h"
 #include "kernels/cuda/finite.h"
 #include "kernels/cuda/fp8.h"
@@ -42,6 +43,11 @@ AtOnce at_once() {
 }
 
 std::vector<int64_t> first_non_finite(Device&, std::span<const GpuValues>) {
+  CHECK(false, "this build has no CUDA kernels");
+  return {};
+}
+
+std::vector<Digest> chunk_digests(Device&, std::span<const GpuValues>, int64_t) {
   CHECK(false, "this build has no CUDA kernels");
   return {};
 }

@@ -164,23 +164,11 @@ void add_token(Generation& so_far, const AnswerEvent& event) {
     add_logprobs(*logprobs, so_far.logprobs, so_far.ranks, so_far.top_logprobs);
 }
 
-TensorInfo checked_info(const Tensor& tensor, const TensorSource& loaded) {
-  const std::string name = "update_weights: " + json::quoted(tensor.name);
-  if (!loaded.has(tensor.name)) fail_usage("{}: expected a tensor of the model", name);
-  const TensorInfo &expected = loaded.info(tensor.name),
-                   found{.dtype = dtype_of(tensor), .shape = tensor.shape};
-  if (found != expected)
-    fail_usage("{}: expected {} of shape [{}] as in the checkpoint, found {} of shape [{}]", name,
-               name_of(expected.dtype), fmt::join(expected.shape, ", "), name_of(found.dtype),
-               fmt::join(found.shape, ", "));
-  if (!tensor.data) fail_usage("{}: expected its elements, found none", name);
-  return found;
-}
-
-UpdatedTensor copy_of(const Tensor& tensor, const TensorSource& loaded) {
-  const TensorInfo found = checked_info(tensor, loaded);
-  const auto* bytes = static_cast<const std::byte*>(tensor.data);
-  return {.info = found, .bytes = {bytes, bytes + found.elements() * size_of(found.dtype)}};
+GivenTensor given(const Tensor& tensor) {
+  return {.name = tensor.name,
+          .info = {.dtype = dtype_of(tensor), .shape = tensor.shape},
+          .data = static_cast<const std::byte*>(tensor.data),
+          .gpu = tensor.gpu};
 }
 
 Tensor described(const std::string& name, const TensorInfo& info) {

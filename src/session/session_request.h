@@ -6,7 +6,7 @@
 #include "frontend/text_engine.h"
 #include "session/engine_loop.h"
 #include "session/instance.h"
-#include "session/updated_weights.h"
+#include "session/weight_change.h"
 
 // Between the library's own files: not to be seen from outside.
 #pragma GCC visibility push(hidden)
@@ -23,11 +23,8 @@ Generation shown(TextAnswer answer);
 // `so_far`, of an answer that may be cancelled, takes the event's token.
 void add_token(Generation& so_far, const AnswerEvent& event);
 
-// Describes the caller's tensor. Throws unless it can stand for the one of that name that was
-// loaded.
-TensorInfo checked_info(const Tensor& tensor, const TensorSource& loaded);
-// A copy of it, from the host's memory.
-UpdatedTensor copy_of(const Tensor& tensor, const TensorSource& loaded);
+// The caller's tensor. Throws UsageError for a type that is none of weights.
+GivenTensor given(const Tensor& tensor);
 // The tensor of the checkpoint that `info` describes, without data.
 Tensor described(const std::string& name, const TensorInfo& info);
 

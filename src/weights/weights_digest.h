@@ -2,6 +2,8 @@
 // they are cut into files.
 #pragma once
 
+#include <map>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -17,5 +19,13 @@ namespace invar {
 // chunk of 4096 elements in row-major order, the last one short, as stored. Integers and elements
 // are little-endian.
 Digest weights_digest(const TensorSource& source, std::vector<std::string> names, ThreadPool& pool);
+
+// The same in steps: of a tensor, whose chunks somebody may have hashed already, and of all.
+constexpr int64_t kDigestChunk = 4096;
+Digest tensor_digest(const TensorSource& source, const std::string& name, ThreadPool& pool);
+Digest tensor_digest(const std::string& name, const TensorInfo& info,
+                     std::span<const Digest> chunks);
+using TensorDigests = std::map<std::string, Digest, std::less<>>;
+Digest weights_digest(const TensorDigests& tensors);
 
 }  // namespace invar

@@ -9,6 +9,7 @@
 #include <stdexcept>
 
 #include "device/cuda_device.h"
+#include "kernels/back_end.h"
 
 namespace invar {
 namespace {
@@ -191,6 +192,33 @@ TEST_F(GpuWeights, OfEightBillionTakeLittleTime) {
   session.wake_up();
   std::printf("awake after a sleep of level 1 in %.3f s\n",
               std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count());
+}
+
+TEST_F(GpuWeights, ChunksHaveTheDigestsOfTheHost) {
+  const auto device = make_cuda_device(0);
+  constexpr int64_t kChunk = 4096;
+  std::vector<DeviceArray<std::byte>> arrays;
+  std::vector<GpuValues> values;
+  std::vector<Digest> expected;
+  for (const DType type : {DType::bf16, DType::f16, DType::f32})
+    for (const int64_t count : {2L, 30L, 4094L, 4096L, 4098L, 3 * 4096L + 28}) {
+      std::vector<std::byte> bytes(static_cast<size_t>(bytes_of(type, count)));
+      for (size_t i = 0; i < bytes.size(); ++i)
+        bytes[i] = static_cast<std::byte>((i * 2654435761u + static_cast<size_t>(count)) >> 11);
+      device->upload(arrays.emplace_back(*device, bytes.size(), "a test").data(), bytes.data(),
+                     bytes.size());
+      values.push_back({arrays.back().data(), type, count});
+      for (int64_t at = 0; at < count; at += kChunk)
+        expected.push_back(sha256(std::span(bytes).subspan(
+            static_cast<size_t>(bytes_of(type, at)),
+            static_cast<size_t>(bytes_of(type, std::min(kChunk, count - at))))));
+    }
+  EXPECT_EQ(gpu_back_end().chunk_digests(*device, values, kChunk), expected);
+  std::byte byte{};
+  device->download(&byte, arrays[3].data(), 1);
+  byte ^= std::byte{1};
+  device->upload(arrays[3].data(), &byte, 1);
+  EXPECT_NE(gpu_back_end().chunk_digests(*device, values, kChunk), expected);
 }
 
 }  // namespace
