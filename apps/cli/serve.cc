@@ -3,6 +3,7 @@
 #include <malloc.h>
 
 #include <algorithm>
+#include <cstdlib>
 #include <filesystem>
 
 #include "base/error.h"
@@ -13,6 +14,7 @@
 #include "served.h"
 #include "server/lab.h"
 #include "server/replicas.h"
+#include "session/weight_receiver.h"
 
 namespace invar::cli {
 
@@ -86,15 +88,29 @@ ServeFlags lab_flags(ServeFlags flags, const server::LabSettings& settings, int 
   return flags;
 }
 
+std::unique_ptr<WeightReceiver> make_receiver(const ServeFlags& flags, Model& model) {
+  if (!flags.weights_by_nccl) return nullptr;
+  return std::make_unique<WeightReceiver>(model, std::chrono::seconds(flags.transfer_seconds));
+}
+
 // An instance in this process and the backend that answers by it.
 struct Local {
-  Local(const InstanceOptions& options, std::shared_ptr<Model> model, const Tokenizer& tokenizer)
-      : instance(options, std::move(model)), backend(instance, tokenizer) {
+  Local(const InstanceOptions& options, const std::shared_ptr<Model>& model,
+        const Tokenizer& tokenizer, std::unique_ptr<WeightReceiver> receiver = nullptr)
+      : model(model),
+        receiver(std::move(receiver)),
+        instance(options, model),
+        backend(instance, tokenizer) {
     say_context(instance);
   }
+  Local(const ServeFlags& flags, const std::shared_ptr<Model>& model, const Tokenizer& tokenizer)
+      : Local(options_of(flags), model, tokenizer, make_receiver(flags, *model)) {}
   Local(const ServeFlags& flags, const Tokenizer& tokenizer)
-      : Local(options_of(flags), open_with_progress(options_of(flags)), tokenizer) {}
+      : Local(flags, open_with_progress(options_of(flags)), tokenizer) {}
 
+  const std::shared_ptr<Model> model;
+  // It has its memory before the instance takes what is left.
+  const std::unique_ptr<WeightReceiver> receiver;
   Instance instance;
   server::InprocReplicas backend;
 };
@@ -229,6 +245,24 @@ void refuse_beside_rejection(const ServeFlags& flags) {
         asked);
 }
 
+// One engine in this process takes weights by NCCL. On the CPU NCCL has nothing to do, unless a
+// library of somebody's own is named.
+void refuse_beside_nccl(const ServeFlags& flags) {
+  if (!flags.weights_by_nccl) return;
+  const char* asked = flags.lab                      ? "--lab"
+                      : flags.engine_process         ? "--engine-process"
+                      : has_replica_processes(flags) ? "--data-parallel-size with processes"
+                      : flags.replicas > 1           ? "--data-parallel-size"
+                      : flags.models.size() > 1      ? "several models"
+                                                     : nullptr;
+  if (asked)
+    fail_usage(
+        "the --weight-transfer-config nccl needs one engine in the server's process, found {}",
+        asked);
+  if (flags.model.options.device == "cpu" && !std::getenv("INVAR_NCCL"))
+    fail_usage("the --weight-transfer-config nccl needs a GPU (--device cuda), found the cpu");
+}
+
 [[noreturn]] void run_engine_process(ServeFlags flags, const Tokenizer& tokenizer) {
   if (flags.engine_replica >= 0) become_replica(flags);
   Local local(flags, tokenizer);
@@ -261,6 +295,7 @@ int run_serve(ServeFlags flags) {
   take_model(flags);
   const bool is_named = !flags.model.options.model.empty();
   refuse_beside_rejection(flags);
+  if (flags.engine_files.first < 0) refuse_beside_nccl(flags);
   set_server_options(flags);
   set_reach(flags);
   if (!is_engine_process) server::HttpServer::expect_free(flags.server.http);
@@ -288,6 +323,7 @@ int run_serve(ServeFlags flags) {
                              : apart ? *apart
                                      : local.emplace(flags, tokenizer).backend;
   if (local) say_step_rows(flags, local->instance);
+  if (local) flags.server.receiver = local->receiver.get();
   const auto journal = open_journal(flags);
   if (journal) flags.server.batch_file = flags.journal + "-batches";
   if (journal && served.model().adapters)

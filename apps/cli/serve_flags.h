@@ -42,7 +42,8 @@ struct ServeFlags {
   bool share_prefixes = false;
   std::string logprobs_mode = "raw_logprobs";
   int replicas = 1, max_logprobs = 20;
-  bool clamp_max_tokens = false;
+  bool clamp_max_tokens = false, weights_by_nccl = false;
+  int transfer_seconds = 300;  // for a trainer's next tensor
   double request_seconds = 0, target_tbt_ms = 200;
   std::pair<int, int> engine_files = {-1, -1};  // of an engine's process: socket, sign of life
   // The context of the engine before it was started again; 0: this is the first.

@@ -7,24 +7,33 @@ namespace invar::cli {
 
 namespace {
 
-// {"backend": "disk" or "http"}: how weights come while the server runs.
-void check_transfer(const std::string& text) {
+// {"backend": "disk", "http" or "nccl"}: how weights come while the server runs.
+bool is_by_nccl(const std::string& text) {
   const json::Value config = json::parse(text, "--weight-transfer-config");
   const json::Value* backend = config.is_object() ? config.find("backend") : nullptr;
-  if (!backend || (*backend != json::Value("disk") && *backend != json::Value("http")))
+  const auto is = [&](const char* name) { return backend && *backend == json::Value(name); };
+  if (!is("disk") && !is("http") && !is("nccl"))
     fail_usage(
-        "expected a --weight-transfer-config with the backend disk or http, found {}: weights by "
-        "NCCL and CUDA IPC are not supported",
+        "expected a --weight-transfer-config with the backend disk, http or nccl, found {}: "
+        "weights by CUDA IPC are not supported",
         json::excerpt(config));
+  return is("nccl");
 }
 
 }  // namespace
 
 void add_trainer_flags(CLI::App& command, ServeFlags& flags) {
   command.add_option_function<std::string>(
-      "--weight-transfer-config", check_transfer,
-      "How a trainer's weights come, as vLLM has it: {\"backend\": \"disk\"} or \"http\"; both are "
-      "always there");
+      "--weight-transfer-config",
+      [&flags](const std::string& text) { flags.weights_by_nccl = is_by_nccl(text); },
+      "How a trainer's weights come, as vLLM has it: {\"backend\": \"disk\"} or \"http\", which "
+      "are "
+      "always there, or \"nccl\", from its GPU");
+  command
+      .add_option("--weight-transfer-timeout", flags.transfer_seconds,
+                  "Seconds that a trainer has to join by NCCL, and to send each tensor or piece")
+      ->check(CLI::Range(1, 1 << 20))
+      ->capture_default_str();
   command.add_option("--weight-spool", flags.server.weight_spool,
                      "Directory in which weights that come in requests are kept while they are "
                      "served (default: the system's for temporary files)");

@@ -36,7 +36,9 @@ Server::Server(const ServerOptions& options, const ServedModel& model, Backend& 
             if (stream.admitted().was_large) trim_memory();
             if (journal_) journal_->end(id, outcome);
             swap_when_free();
-          }) {
+          }),
+      transfers_(options.receiver,
+                 [this](std::function<void()> task) { http_.post(std::move(task)); }) {
   if (!options.step_trace.empty()) streams_.trace.emplace(options.step_trace);
   if (!options.request_log.empty()) streams_.request_log.emplace(options.request_log);
   if (!options.batch_file.empty()) open_batches();
@@ -72,6 +74,7 @@ void Server::stop() {
   lab_lease_ = nullptr;
   is_paused_ = keeps_answers_ = false;
   is_ending_ = true;
+  transfers_.stop();
   asleep_ ? wake_to_end() : release_held();
   http_.stop();
 }

@@ -13,7 +13,6 @@
 
 #include "admission.h"
 #include "answer_streams.h"
-#include "auth.h"
 #include "backend.h"
 #include "batches.h"
 #include "embedding.h"
@@ -21,39 +20,16 @@
 #include "fair_pool.h"
 #include "frontend/rollout_formats.h"
 #include "frontend/vllm_generate.h"
-#include "http.h"
 #include "lab.h"
 #include "relay.h"
+#include "server_options.h"
 #include "stop_signals.h"
+#include "transfers.h"
 #include "translated.h"
 #include "weight_spool.h"
 #include "worker.h"
 
 namespace invar::server {
-
-struct ServerOptions {
-  HttpOptions http;
-  Keys keys;
-  size_t max_queued = 1024;             // answers at the same time; requests for more are refused
-  size_t max_queued_bytes = 256 << 20;  // of memory that the requests for them hold
-  // Keys have equal shares: half of the slots at most, and the k-th answer of one comes before the
-  // next one of another. Else `priority` orders the requests of all.
-  bool fair_by_key = false;
-  std::vector<std::string> allowed_origins;  // of pages that may ask (CORS), beside the own ones
-  // Names by which a server without keys is asked, beside addresses and those of this machine.
-  std::vector<std::string> allowed_hosts;
-  std::chrono::milliseconds request_timeout{0};  // longest for an answer; 0: no limit
-  int64_t journal_keep = 7 * 24 * 3600;          // seconds for which lines that have ended are kept
-  std::string step_trace, request_log;           // files (StepTrace, RequestLog); empty: none
-  std::string batch_file;                        // of BatchStore, beside the journal; empty: none
-  std::string weight_spool;                      // WeightSpool::Options
-  size_t max_update_bytes = size_t{64} << 30;
-  // A server before this one (models_front.h) shows the secret with each request, and makes the
-  // file readable when this server is to end; empty and -1: clients ask this server themselves.
-  std::string front_secret;
-  int stop_file = -1;
-  Lab* lab = nullptr;  // --lab: clients may change the engine; outlives the server
-};
 
 struct Door;
 struct DoorRow;
@@ -238,7 +214,19 @@ class Server {
   void take_piece(std::shared_ptr<Exchange> exchange);
   std::shared_ptr<WeightSpool> make_spool() const;
   void take_spool(std::shared_ptr<Exchange> exchange, std::shared_ptr<WeightSpool> spool,
-                  std::optional<std::string> version, const char* said);
+                  const std::string& version, const char* said);
+  // Tensors from a trainer's GPU.
+  void receive_weights(std::shared_ptr<Exchange> exchange, const json::Value& info);
+  void take_received(std::shared_ptr<Exchange> exchange, const std::string& version,
+                     const char* said);
+  // Takes the weights of an update, which then have the version's name, or the beginning of their
+  // digest where that is empty. `spool`: what they are read from as long as they are served.
+  void take_update(std::shared_ptr<Exchange> exchange, std::function<void()> take,
+                   std::shared_ptr<WeightSpool> spool, const std::string& version,
+                   const char* said);
+  // Throw ApiError while tensors are on their way.
+  void begin_update();
+  void expect_no_transfer() const;
   // Throws ApiError where these are not the weights that are served.
   void expect_version(const json::Value& exact) const;
   Translated::Threads threads_of(const std::string& owner);
@@ -374,6 +362,8 @@ class Server {
   struct Update {
     std::string directory;
     std::shared_ptr<WeightSpool> spool;
+    bool is_received = false;  // by NCCL
+    std::string wrong;         // where a part of it failed
   };
   std::optional<Update> update_;
   std::shared_ptr<WeightSpool> spool_;
@@ -390,6 +380,7 @@ class Server {
     ~BackendStopper() { backend.stop(); }
   } stopper_{backend_};
   std::atomic<bool> trimming_ = false;
+  Transfers transfers_;
   Worker changes_;  // of the engine: its weights, its memory, the lab's settings
   FairPool pool_;   // all else that may take long
 };

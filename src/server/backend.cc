@@ -46,6 +46,10 @@ void Backend::take_weights(const std::string&) {
   fail_usage("the weights here are fixed");
 }
 
+void Backend::take_received(WeightReceiver&) {
+  fail_usage("the engine here takes no weights by NCCL");
+}
+
 void Backend::sleep(const Sleep&) {
   fail_usage("the engine here does not sleep");
 }

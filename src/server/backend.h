@@ -16,6 +16,10 @@
 #include "engine/request.h"
 #include "engine/sleep.h"
 
+namespace invar {
+class WeightReceiver;
+}
+
 namespace invar::server {
 
 // Facts of the engine and its model; only `weights` changes, by take_weights.
@@ -119,6 +123,8 @@ class Backend {
   // of the old weights are forgotten. Only while no request is live. Throws
   // Error, with one sentence; the weights are then those of before.
   virtual void take_weights(const std::string& directory);
+  // The same with the tensors that the receiver has of an update; then it has none.
+  virtual void take_received(WeightReceiver& receiver);
   // Gives memory back (Engine::sleep) and takes it again. Only while no request is live; none may
   // be submitted before all is back. Throws Error, with one sentence.
   virtual void sleep(const Sleep& what);

@@ -4,12 +4,17 @@
 
 #include "base/check.h"
 #include "base/error.h"
+#include "session/weight_receiver.h"
 
 namespace invar::server {
 
 InprocBackend::InprocBackend(Engine& engine, const Tokenizer& tokenizer, BackendFacts facts,
                              int replica)
-    : engine_(engine), watch_(engine, replica), constraints_(tokenizer), facts_(std::move(facts)) {
+    : engine_(engine),
+      watch_(engine, replica),
+      checkpoint_(facts.weights),
+      constraints_(tokenizer),
+      facts_(std::move(facts)) {
   facts_.max_model_len = engine.max_model_len();
   stats_.blocks = stats_.free_blocks = engine.num_blocks();
 }
@@ -60,18 +65,48 @@ void InprocBackend::cancel(int64_t id) {
   woken_.notify_one();
 }
 
+// Where it fails in the middle, the model takes its checkpoint again.
 void InprocBackend::take_weights(const std::string& directory) {
   between_steps([&] {
     engine_.expect_no_work();
     const Digest digest = engine_.model().digest_of(directory);
-    engine_.take_checkpoint(directory);
-    const std::lock_guard lock(mutex_);
-    facts_.weights = digest;
+    try {
+      engine_.take_checkpoint(directory);
+    } catch (...) {
+      trained_.forget();
+      set_weights(checkpoint_);
+      throw;
+    }
+    trained_.forget();
+    set_weights(checkpoint_ = digest);
   });
 }
 
+void InprocBackend::take_received(WeightReceiver& receiver) {
+  between_steps([&] {
+    try {
+      set_weights(trained_.take(engine_, receiver.came()));
+    } catch (...) {
+      if (!trained_.any()) set_weights(checkpoint_);
+      throw;
+    }
+    receiver.begin();
+  });
+}
+
+void InprocBackend::set_weights(const Digest& digest) {
+  const std::lock_guard lock(mutex_);
+  facts_.weights = digest;
+}
+
 void InprocBackend::sleep(const Sleep& what) {
-  between_steps([&] { engine_.sleep(what); });
+  between_steps([&] {
+    if (what.weights == Sleep::Weights::lost && trained_.any())
+      fail_usage(
+          "expected weights that can be read again (level 2), found some that came by NCCL: sleep "
+          "at level 1");
+    engine_.sleep(what);
+  });
 }
 
 void InprocBackend::wake(const Wake& what) {
@@ -89,8 +124,7 @@ void InprocBackend::expect_rest() {
 void InprocBackend::follow_weights(const Digest& weights) {
   between_steps([&] {
     engine_.clear_prefix_cache();
-    const std::lock_guard lock(mutex_);
-    facts_.weights = weights;
+    set_weights(checkpoint_ = weights);
   });
 }
 

@@ -12,6 +12,7 @@
 #include "backend.h"
 #include "engine/engine.h"
 #include "frontend/constraint_compiler.h"
+#include "session/trained_weights.h"
 #include "step_watch.h"
 
 namespace invar::server {
@@ -30,6 +31,7 @@ class InprocBackend final : public Backend {
   void submit(Request request) override;
   void cancel(int64_t id) override;
   void take_weights(const std::string& directory) override;
+  void take_received(WeightReceiver& receiver) override;
   void sleep(const Sleep& what) override;
   void wake(const Wake& what) override;
 
@@ -48,10 +50,15 @@ class InprocBackend final : public Backend {
   void run_tasks();
   void between_steps(std::function<void()> task);
   void count(bool stepped);
+  void set_weights(const Digest& digest);
 
   Engine& engine_;
   BackendSink* sink_ = nullptr;
   StepWatch watch_;
+
+  // The engine's thread alone sees these: weights that came since the checkpoint, and its digest.
+  TrainedWeights trained_;
+  Digest checkpoint_;
 
   std::mutex compiling_;  // guards constraints_
   ConstraintCompiler constraints_;

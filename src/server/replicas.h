@@ -66,6 +66,8 @@ class InprocReplicas final : public Replicas {
   // Both outlive it.
   InprocReplicas(Instance& instance, const Tokenizer& tokenizer);
   void take_weights(const std::string& directory) override;
+  // Throws UsageError where there are several.
+  void take_received(WeightReceiver& receiver) override;
   void sleep(const Sleep& what) override;
   void wake(const Wake& what) override { replica(0).wake(what); }
 

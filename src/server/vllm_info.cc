@@ -28,7 +28,7 @@ json::Value Server::vllm_config() const {
                                        {"pipeline_parallel_size", 1},
                                        {"data_parallel_size", 1},
                                        {"world_size", 1}}},
-      {"weight_transfer_config", json::Object{{"backend", "http"}}},
+      {"weight_transfer_config", json::Object{{"backend", options_.receiver ? "nccl" : "http"}}},
       {"instance_id", facts.identity}};
 }
 

@@ -28,11 +28,10 @@ bool is_safetensors(const HttpRequest& request) {
                  "transport", "update_info"};
 }
 
-// Checks where an update's tensors come from, by the members that only one kind of update has.
-void expect_directory(const json::Value& info) {
+// Refuses what only another kind of update has.
+void refuse_ipc(const json::Value& info) {
   for (const char* name : {"ipc_handles", "ipc_handles_pickled"})
     if (info.find(name)) refuse_tensors("CUDA IPC");
-  if (info.find("names") || info.find("dtype_names")) refuse_tensors("NCCL");
 }
 
 }  // namespace
@@ -43,23 +42,42 @@ void Server::init_transfer(std::shared_ptr<Exchange> exchange) {
   const json::Value* info = body.find("init_info");
   if (!info || !info->is_object())
     throw ApiError{400, "expected {\"init_info\": {...}}", "", "init_info"};
-  const std::string backend = text_of(*info, {"backend"}).value_or("disk");
-  if (info->find("master_address") || info->find("master_port") ||
-      (backend != "disk" && backend != "http"))
-    throw ApiError{400,
-                   "expected the back end disk or http, found an address to meet at (nccl): "
-                   "weights come as directories in update_info, or as safetensors in bodies",
-                   "transport", "init_info"};
-  exchange->reply({.body = json::dump(message("Weight transfer initialized"))});
+  const bool meets = info->find("master_address") || info->find("master_port");
+  const std::string backend = text_of(*info, {"backend"}).value_or(meets ? "nccl" : "disk");
+  constexpr const char* kSaid = "Weight transfer initialized";
+  if (backend == "nccl")
+    return transfers_.join(*info, [exchange](const auto& wrong, const auto&) {
+      exchange->reply(wrong ? error_reply(*wrong) : HttpReply{.body = json::dump(message(kSaid))});
+    });
+  if (meets || (backend != "disk" && backend != "http"))
+    throw ApiError{
+        400,
+        fmt::format("expected the back end nccl, disk or http, found {}", json::quoted(backend)),
+        "transport", "init_info"};
+  exchange->reply({.body = json::dump(message(kSaid))});
 }
 
 void Server::end_transfer(std::shared_ptr<Exchange> exchange) {
-  exchange->reply({.body = json::dump(message("Weight transfer ended"))});
+  transfers_.leave([exchange](const auto& wrong, const auto&) {
+    exchange->reply(wrong ? error_reply(*wrong)
+                          : HttpReply{.body = json::dump(message("Weight transfer ended"))});
+  });
 }
 
 void Server::start_update(std::shared_ptr<Exchange> exchange) {
-  update_.emplace();
+  begin_update();
   exchange->reply({.body = json::dump(message("Weight update started"))});
+}
+
+void Server::expect_no_transfer() const {
+  if (transfers_.is_busy())
+    throw ApiError{409, "expected the tensors of an update to have come, found them on their way",
+                   "busy"};
+}
+
+void Server::begin_update() {
+  expect_no_transfer();
+  update_.emplace();
 }
 
 // No bit depends on a drafter's weights.
@@ -89,13 +107,15 @@ void Server::update_with(std::shared_ptr<Exchange> exchange, const json::Value& 
   const json::Value* info = body.find("update_info");
   std::optional<std::string> directory = text_of(body, {"weight_dir"});
   if (info && info->is_object()) {
-    expect_directory(*info);
+    refuse_ipc(*info);
+    if (info->find("names") || info->find("dtype_names"))
+      return receive_weights(std::move(exchange), *info);
     directory = text_of(*info, {"path", "model_path", "checkpoint_path", "directory"});
   }
   if (!directory || directory->empty())
     throw ApiError{400,
-                   "expected {\"update_info\": {\"path\": DIRECTORY}}: tensors by nccl and ipc "
-                   "are not supported",
+                   "expected {\"update_info\": {\"path\": DIRECTORY}}, or names, dtype_names and "
+                   "shapes of tensors by NCCL",
                    "transport", "update_info"};
   if (update_) {
     update_->directory = *directory;
@@ -104,6 +124,39 @@ void Server::update_with(std::shared_ptr<Exchange> exchange, const json::Value& 
   const std::string version = version_of(info ? *info : body, *directory);
   take_version(std::move(exchange), *directory, version,
                []() -> json::Value { return message("Weights updated"); });
+}
+
+// Without start_update these are all of an update.
+void Server::receive_weights(std::shared_ptr<Exchange> exchange, const json::Value& info) {
+  transfers_.expect_receiver("update_info");
+  expect_weights();
+  if (swap_) throw ApiError{409, "the weights or the engine are being changed already", "busy"};
+  if (update_ && (update_->spool || !update_->directory.empty()))
+    throw ApiError{400, "expected all of an update by one way, found tensors by NCCL beside others",
+                   "transport", "update_info"};
+  const bool is_whole = !update_;
+  const std::string version = version_of(info, "");
+  transfers_.receive(
+      info, is_whole || !update_->is_received,
+      [this, exchange, is_whole, version](const auto& wrong, const WeightReceiver::Counts& counts) {
+        if (wrong && update_) update_->wrong = wrong->message;
+        if (wrong) return exchange->reply(error_reply(*wrong));
+        if (is_whole)
+          return guarded(exchange, [&] { take_received(exchange, version, "Weights updated"); });
+        json::Value said = message("Weights noted");
+        said.set("tensors", static_cast<int64_t>(counts.tensors));
+        said.set("bytes", counts.bytes);
+        exchange->reply({.body = json::dump(said)});
+      });
+  if (update_) update_->is_received = true;
+}
+
+void Server::take_received(std::shared_ptr<Exchange> exchange, const std::string& version,
+                           const char* said) {
+  expect_weights();
+  take_update(
+      std::move(exchange), [this] { backend_.take_received(*options_.receiver); }, nullptr, version,
+      said);
 }
 
 // Without start_update the piece is the whole.
@@ -117,7 +170,7 @@ void Server::take_piece(std::shared_ptr<Exchange> exchange) {
       http_.post([this, exchange, to, counts, is_whole] {
         guarded(exchange, [&] {
           exchange->drop_body();
-          if (is_whole) return take_spool(exchange, to, std::nullopt, "Weights updated");
+          if (is_whole) return take_spool(exchange, to, "", "Weights updated");
           if (!update_) throw ApiError{409, "the update that this piece is of has ended", "busy"};
           if (!update_->spool) update_->spool = to;
           if (update_->spool != to)
@@ -148,34 +201,48 @@ std::shared_ptr<WeightSpool> Server::make_spool() const {
 // It stays for as long as it is the checkpoint that was taken last: engines that begin again, and
 // those that wake up, read it.
 void Server::take_spool(std::shared_ptr<Exchange> exchange, std::shared_ptr<WeightSpool> spool,
-                        std::optional<std::string> version, const char* said) {
+                        const std::string& version, const char* said) {
   expect_weights();
-  change_at_rest(std::move(exchange), [this, spool, version, said]() -> json::Value {
-    backend_.take_weights(spool->finish());
-    const std::string digest = to_hex(backend_.facts().weights);
-    http_.post([this, spool, name = version.value_or(digest.substr(0, 16))] {
-      spool_ = spool;
-      weight_version_ = name;
-    });
-    json::Value reply = message(said);
-    reply.set("weights", digest);
-    return reply;
-  });
+  take_update(
+      std::move(exchange), [this, spool] { backend_.take_weights(spool->finish()); }, spool,
+      version, said);
+}
+
+void Server::take_update(std::shared_ptr<Exchange> exchange, std::function<void()> take,
+                         std::shared_ptr<WeightSpool> spool, const std::string& version,
+                         const char* said) {
+  change_at_rest(
+      std::move(exchange),
+      [this, take = std::move(take), spool = std::move(spool), version, said]() -> json::Value {
+        take();
+        const std::string digest = to_hex(backend_.facts().weights);
+        http_.post([this, spool, name = version.empty() ? digest.substr(0, 16) : version] {
+          spool_ = spool;
+          weight_version_ = name;
+        });
+        json::Value reply = message(said);
+        reply.set("weights", digest);
+        return reply;
+      });
 }
 
 void Server::finish_update(std::shared_ptr<Exchange> exchange) {
   const json::Value body = json_body(exchange->request);
-  if (!update_ || (!update_->spool && update_->directory.empty()))
+  expect_no_transfer();
+  if (update_ && !update_->wrong.empty()) {
+    const std::string wrong = std::exchange(update_, std::nullopt)->wrong;
+    throw ApiError{400, "the update is not taken, since a part of it failed: " + wrong, "transfer"};
+  }
+  if (!update_ || (!update_->spool && !update_->is_received && update_->directory.empty()))
     throw ApiError{400, "expected start_weight_update and update_weights before, found none"};
   const Update update = *update_;
   const std::string version = version_of(body, update.directory);
   update_.reset();
-  if (update.spool)
-    return take_spool(std::move(exchange), update.spool,
-                      version.empty() ? std::nullopt : std::optional(version),
-                      "Weight update finished");
+  constexpr const char* kSaid = "Weight update finished";
+  if (update.is_received) return take_received(std::move(exchange), version, kSaid);
+  if (update.spool) return take_spool(std::move(exchange), update.spool, version, kSaid);
   take_version(std::move(exchange), update.directory, version,
-               []() -> json::Value { return message("Weight update finished"); });
+               []() -> json::Value { return message(kSaid); });
 }
 
 // {"new_version": TEXT}: the same weights under another name.
@@ -222,7 +289,7 @@ void Server::call_workers_with(std::shared_ptr<Exchange> exchange, const json::V
   };
   const json::Value done = json::Object{{"results", json::Array{nullptr}}};
   if (is_one_of({"skyrl_start_weight_update", "start_weight_update"})) {
-    update_.emplace();
+    begin_update();
     return exchange->reply({.body = json::dump(done)});
   }
   if (is_one_of({"skyrl_finish_weight_update", "finish_weight_update"})) {
