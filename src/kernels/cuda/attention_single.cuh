@@ -533,7 +533,7 @@ inline int64_t units_of(const AttentionParams& p) {
 }
 // Few rows of short contexts may go together: rotated, in pieces of some splits, and merged by
 // whoever ends a row's last piece, they are one kernel instead of three that wait for each other.
-constexpr int kFewUnits = 32, kShortPieces = kShortContext / kSplitSlots / 2;
+constexpr int kFewUnits = 32, kShortPieces = 16;
 inline bool may_be_short(const AttentionParams& p) {
   return p.scratch && p.num_shared == 0 && units_of(p) <= kFewUnits && !may_have_many_rows(p);
 }
