@@ -1,7 +1,6 @@
 #include "sampling/device_sampler.h"
 
 #include <algorithm>
-#include <cstring>
 
 #include "base/check.h"
 
@@ -10,7 +9,7 @@ namespace invar {
 namespace {
 
 constexpr const char* kWhat = "the rows that are sampled";
-constexpr size_t kLine = 64, kDigest = sizeof(Digest);
+constexpr size_t kLine = 64;
 
 size_t lines(size_t bytes) {
   return (bytes + kLine - 1) / kLine * kLine;
@@ -26,17 +25,15 @@ bool excludes(const SampleInput& in) {
 DeviceSampler::DeviceSampler(Operation<SampleRowsParams> sample, const Execution& on, int max_rows,
                              Operation<HashLogitsParams> hash)
     : sample_(sample),
-      hash_(hash),
       on_(on),
       max_rows_(static_cast<size_t>(max_rows)),
-      done_(on.device->make_event()) {
+      done_(on.device->make_event()),
+      hasher_(hash, on, max_rows_) {
   tokens_ = {*on.device, max_rows_, kWhat};
   ids_ = {*on.device, max_rows_, kWhat};
   top_ = {*on.device, max_rows_ * kMostTop, kWhat};
-  digests_ = {*on.device, max_rows_ * kDigest, kWhat};
   host_tokens_ = {*on.device, max_rows_, kWhat};
   host_top_ = {*on.device, max_rows_ * kMostTop, kWhat};
-  host_digests_ = {*on.device, max_rows_ * kDigest, kWhat};
 }
 
 // A row that filters change cannot be shown as it was before them.
@@ -62,12 +59,13 @@ void DeviceSampler::start(const float* logits, int64_t vocab, std::span<const Sa
   stream.download(host_tokens_.data(), tokens_.data(), rows.size() * sizeof(SampledToken));
   if (wants_top_)
     stream.download(host_top_.data(), top_.data(), rows.size() * kMostTop * sizeof(TopToken));
-  if (!hashed_.empty()) hash(logits, vocab);
-  stream.record(*done_);
+  if (hashed_.empty()) return stream.record(*done_);
+  hasher_.start(logits, std::ssize(rows), vocab, device_hashed_, std::ssize(hashed_));
 }
 
+// One wait for all.
 void DeviceSampler::wait() {
-  done_->wait();
+  hashed_.empty() ? done_->wait() : hasher_.wait();
 }
 
 std::span<const DeviceSampled> DeviceSampler::finish(std::span<const SampleInput> rows) {
@@ -163,20 +161,6 @@ SampleRowsParams DeviceSampler::send(const float* logits, int64_t vocab) {
   return params;
 }
 
-void DeviceSampler::hash(const float* logits, int64_t vocab) {
-  CHECK(hash_, "a sampler that was made without a hash");
-  constexpr int64_t kChunk = 4096;
-  const size_t chunks = max_rows_ * static_cast<size_t>((vocab + kChunk - 1) / kChunk);
-  if (chunks_.size() < chunks * kDigest) chunks_ = {*on_.device, chunks * kDigest, kWhat};
-  on_.run(hash_, HashLogitsParams{.logits = logits,
-                                  .vocab = vocab,
-                                  .rows = device_hashed_,
-                                  .count = std::ssize(hashed_),
-                                  .chunks = chunks_.data(),
-                                  .digests = digests_.data()});
-  on_.stream->download(host_digests_.data(), digests_.data(), hashed_.size() * kDigest);
-}
-
 // Takes the device's results, once it has been waited for.
 void DeviceSampler::take(std::span<const SampleInput> rows) {
   sampled_.assign(rows.size(), {});
@@ -195,8 +179,7 @@ void DeviceSampler::take(std::span<const SampleInput> rows) {
     for (int32_t rank = 1; rank <= *rows[i].logprobs && top[rank - 1].token >= 0; ++rank)
       sampled.logprobs.top.push_back({top[rank - 1].token, top[rank - 1].logprob, rank});
   }
-  for (size_t i = 0; i < hashed_.size(); ++i)
-    std::memcpy(sampled_[hashed_[i]].digest.data(), host_digests_.data() + i * kDigest, kDigest);
+  for (size_t i = 0; i < hashed_.size(); ++i) sampled_[hashed_[i]].digest = hasher_.digests()[i];
 }
 
 }  // namespace invar

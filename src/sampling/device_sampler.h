@@ -6,9 +6,7 @@
 #include <span>
 #include <vector>
 
-#include "base/sha256.h"
-#include "kernels/inference.h"
-#include "kernels/sample.h"
+#include "sampling/device_hasher.h"
 #include "sampling/logprob.h"
 #include "sampling/sampler.h"
 
@@ -50,14 +48,13 @@ class DeviceSampler {
   void gather(const SampleInput& in, int64_t vocab);
   int32_t add_mask(const SampleInput& in, int64_t vocab);
   SampleRowsParams send(const float* logits, int64_t vocab);
-  void hash(const float* logits, int64_t vocab);
   void take(std::span<const SampleInput> rows);
 
   const Operation<SampleRowsParams> sample_;
-  const Operation<HashLogitsParams> hash_;
   const Execution on_;
   const size_t max_rows_;
   const std::unique_ptr<Event> done_;
+  DeviceHasher hasher_;
 
   // Rows of the current call, as the device gets them.
   std::vector<SampledRow> rows_;
@@ -75,10 +72,8 @@ class DeviceSampler {
   DeviceArray<SampledToken> tokens_;
   DeviceArray<int32_t> ids_;
   DeviceArray<TopToken> top_;  // [rows][kMostTop]
-  DeviceArray<uint8_t> digests_, chunks_;
   PinnedArray<SampledToken> host_tokens_;
   PinnedArray<TopToken> host_top_;
-  PinnedArray<uint8_t> host_digests_;
   std::vector<DeviceSampled> sampled_;
 };
 
