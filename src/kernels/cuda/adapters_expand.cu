@@ -30,64 +30,86 @@ struct Expand {
 
 constexpr int kExpandWarps = 4;
 
+// What a warp adds to some units of a tensor's outputs. A lane's dots lie as mma.cuh says.
+template <int kEights>
+struct Units {
+  static constexpr int kUnits = kEights == 1 ? 4 : 1, kValues = kEights * 4;
+  PanelStep weights[kUnits];
+  float y[kUnits][kValues];
+
+  // Step s of B for the units from `unit` on, those past the last one again.
+  __device__ __forceinline__ void load_weights(const AdapterSlot::Tensor& to, int unit, int s) {
+    const int64_t padded = round_up(to.rank, kLeafPad);
+    const int last = units_of(to.n) - 1;
+#pragma unroll
+    for (int q = 0; q < kUnits; ++q)
+      weights[q] = PanelStep::load(words_of(to.b, min(unit + q, last), padded, 0), s);
+  }
+};
+
+// B is on its way before the kernels before are done, and y before what is added to it is known.
 template <int kEights>
 __global__ __launch_bounds__(kExpandWarps* kWarp) void expand_by_steps_kernel(
     const __grid_constant__ Expand p) {
-  // Units of a warp at once; rows of u an odd number of 8 words apart, in different banks.
-  constexpr int kUnits = kEights == 1 ? 4 : 1, kValues = kEights * 4;
+  using Of = Units<kEights>;
+  constexpr int kUnits = Of::kUnits, kValues = Of::kValues;
+  // Rows of u an odd number of 8 words apart, in different banks.
   __shared__ __align__(16) bf16_t u[8 * kEights][kMostRank + 16];
   const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp, i = lane / 4, word = lane % 4;
   let_next_kernel_start();
   const Work work = p.work();
-  wait_for_kernels_before();
-  if (!work.slot) return;
+  if (!work.slot) return wait_for_kernels_before();
   const AdapterSlot::Tensor to = *work.tensor;
-  const int steps = units_of(to.rank);
+  const int steps = units_of(to.rank), end = min(work.first + kOutputUnits, units_of(to.n));
+  int unit = work.first + warp * kUnits;
+  float* rows[2 * kEights];  // of y: rows 2j and 2j + 1 of each eight
+#pragma unroll
+  for (int e = 0; e < 2 * kEights; ++e)
+    rows[e] = p.y + work.rows[min(e / 2 * 8 + 2 * word + e % 2, work.count - 1)] * p.y_stride;
+  const auto output_of = [&](int q, int v) { return (unit + q) * kUnit + 2 * i + v / 2 % 2; };
+  const auto place_of = [&](int q, int v) {
+    return rows[v / 4 * 2 + v % 2] + column_of(to, output_of(q, v));
+  };
+  const auto is_there = [&](int q, int v) {
+    return v / 4 * 8 + 2 * word + v % 2 < work.count && output_of(q, v) < to.n;
+  };
+  Of of;
+  const auto load_y = [&] {
+#pragma unroll
+    for (int q = 0; q < kUnits; ++q)
+#pragma unroll
+      for (int v = 0; v < kValues; ++v)
+        if (is_there(q, v)) of.y[q][v] = *place_of(q, v);
+  };
+  of.load_weights(to, unit, 0);
+  wait_for_kernels_before();
+  load_y();
   for (int at = threadIdx.x; at < work.count * steps * 16; at += kExpandWarps * kWarp) {
     const int row = at / (steps * 16), r = at % (steps * 16);
     u[row][r] = f32_to_bf16(p.u(work, row, r));
   }
-  int64_t y_rows[2 * kEights];  // rows 2j and 2j + 1 of each eight
-#pragma unroll
-  for (int e = 0; e < 2 * kEights; ++e)
-    y_rows[e] = work.rows[min(e / 2 * 8 + 2 * word + e % 2, work.count - 1)] * p.y_stride;
   __syncthreads();
 
-  const int64_t padded = round_up(to.rank, kLeafPad);
-  const int units = units_of(to.n), end = min(work.first + kOutputUnits, units);
-  for (int unit = work.first + warp * kUnits; unit < end; unit += kExpandWarps * kUnits) {
-    float y[kUnits][kValues] = {}, d[kUnits][kEights][4] = {};
-    const auto output_of = [&](int q, int v) { return (unit + q) * kUnit + 2 * i + v / 2 % 2; };
-    const auto place_of = [&](int q, int v) {
-      return p.y + y_rows[v / 4 * 2 + v % 2] + column_of(to, output_of(q, v));
-    };
-    const auto is_there = [&](int q, int v) {
-      return v / 4 * 8 + 2 * word + v % 2 < work.count && output_of(q, v) < to.n;
-    };
-    const uint32_t* b[kUnits];
-#pragma unroll
-    for (int q = 0; q < kUnits; ++q) {
-      b[q] = words_of(to.b, min(unit + q, units - 1), padded, 0);
-#pragma unroll
-      for (int v = 0; v < kValues; ++v)
-        if (is_there(q, v)) y[q][v] = *place_of(q, v);
-    }
+  while (unit < end) {
+    const int next = unit + kExpandWarps * kUnits;
+    float d[kUnits][kEights][4] = {};
     for (int s = 0; s < steps; ++s) {
-      PanelStep w[kUnits];
-#pragma unroll
-      for (int q = 0; q < kUnits; ++q) w[q] = PanelStep::load(b[q], s);
 #pragma unroll
       for (int e = 0; e < kEights; ++e) {
-        const StepRows rows = load_row(reinterpret_cast<const uint32_t*>(u[e * 8 + i]), s, lane);
+        const StepRows row = load_row(reinterpret_cast<const uint32_t*>(u[e * 8 + i]), s, lane);
 #pragma unroll
-        for (int q = 0; q < kUnits; ++q) step(d[q][e], w[q].operands(), rows);
+        for (int q = 0; q < kUnits; ++q) step(d[q][e], of.weights[q].operands(), row);
       }
+      const bool is_last = s + 1 == steps;
+      of.load_weights(to, is_last ? next : unit, is_last ? 0 : s + 1);
     }
 #pragma unroll
     for (int q = 0; q < kUnits; ++q)
 #pragma unroll
       for (int v = 0; v < kValues; ++v)
-        if (is_there(q, v)) *place_of(q, v) = y[q][v] + (d[q][v / 4][v % 4] + 0.0f);
+        if (is_there(q, v)) *place_of(q, v) = of.y[q][v] + (d[q][v / 4][v % 4] + 0.0f);
+    unit = next;
+    if (unit < end) load_y();
   }
 }
 

@@ -26,27 +26,26 @@ struct Shrink {
   }
 };
 
-__device__ __forceinline__ void fetch_to_l2(const void* from, uint32_t bytes) {
-  asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(from), "r"(bytes) : "memory");
-}
+constexpr int kShrinkWarps = 8;
 
-// The operands of some steps, in registers: the chain would else wait for each of them.
+// The operands of some steps, in registers: memory is asked for all of them at once.
 template <int kEights, int kSteps>
-struct Ahead {
+struct Piece {
   PanelStep weights[kSteps];
   uint2 rows[kEights][kSteps];
 
-  // `a` and `x` at the lane's words.
-  __device__ __forceinline__ void load(const uint32_t* a, const bf16_t* const (&x)[kEights],
-                                       int first, int steps) {
+  // `a` and `x` at the lane's words; of `steps`, from `first` on.
+  __device__ __forceinline__ void load_weights(const uint32_t* a, int first, int steps) {
 #pragma unroll
-    for (int s = 0; s < kSteps; ++s) {
-      const int at = min(first + s, steps - 1);
-      weights[s] = PanelStep::load(a, at);
+    for (int s = 0; s < kSteps; ++s) weights[s] = PanelStep::load(a, min(first + s, steps - 1));
+  }
+  __device__ __forceinline__ void load_rows(const bf16_t* const (&x)[kEights], int first,
+                                            int steps) {
+#pragma unroll
+    for (int s = 0; s < kSteps; ++s)
 #pragma unroll
       for (int e = 0; e < kEights; ++e)
-        rows[e][s] = *reinterpret_cast<const uint2*>(x[e] + at * 16);
-    }
+        rows[e][s] = *reinterpret_cast<const uint2*>(x[e] + min(first + s, steps - 1) * 16);
   }
   __device__ __forceinline__ void add_to(float (&d)[kEights][4], int count) const {
 #pragma unroll
@@ -59,52 +58,83 @@ struct Ahead {
   }
 };
 
-// A warp has a run of the dots of 16 outputs and up to 8 * kEights rows, as mma.cuh lays them out.
+// A chain that several warps have in turn, a piece each: while one adds its own, the others' are on
+// their way from memory.
+template <int kValues>
+struct Relay {
+  float* at;  // [kShrinkWarps][kValues][kWarp]: what a warp goes on from
+  int team, teams;
+
+  static __device__ __forceinline__ int name_of(int warp) { return 1 + warp; }
+  __device__ __forceinline__ float* place(int warp) const {
+    return at + warp * kValues * kWarp + threadIdx.x % kWarp;
+  }
+  __device__ __forceinline__ void take(float (&d)[kValues]) const {
+    const int warp = threadIdx.x / kWarp;
+    named_sync(name_of(warp), 2 * kWarp);
+#pragma unroll
+    for (int v = 0; v < kValues; ++v) d[v] = place(warp)[v * kWarp];
+  }
+  __device__ __forceinline__ void give(const float (&d)[kValues]) const {
+    const int warp = threadIdx.x / kWarp, to = warp - team + (team + 1) % teams;
+#pragma unroll
+    for (int v = 0; v < kValues; ++v) place(to)[v * kWarp] = d[v];
+    named_arrive(name_of(to), 2 * kWarp);
+  }
+};
+
+// Warps have a run of the dots of 16 outputs and up to 8 * kEights rows, as mma.cuh lays them out;
+// the runs share the warps out.
 template <int kEights>
-__global__ __launch_bounds__(kMostRuns* kWarp) void shrink_by_steps_kernel(
+__global__ __launch_bounds__(kShrinkWarps* kWarp) void shrink_by_steps_kernel(
     const __grid_constant__ Shrink p) {
-  constexpr int kSteps = kEights == 1 ? 8 : 4, kValues = kEights * 4;
-  extern __shared__ float runs[];  // [split_k][kValues][kWarp], of several runs
-  const int lane = threadIdx.x % kWarp, run = threadIdx.x / kWarp, i = lane / 4, word = lane % 4;
+  constexpr int kSteps = kEights == 1 ? 32 : 16, kValues = kEights * 4;
+  __shared__ float kept[kShrinkWarps * kValues * kWarp];
+  const int lane = threadIdx.x % kWarp, teams = kShrinkWarps / p.split_k,
+            run = threadIdx.x / kWarp / teams, i = lane / 4, word = lane % 4;
+  const Relay<kValues> relay{kept, static_cast<int>(threadIdx.x) / kWarp % teams, teams};
   let_next_kernel_start();
   const Work work = p.work();
   if (!work.slot) return wait_for_kernels_before();
   const int64_t padded = round_up(p.tables.k, kLeafPad), of_run = p.run_elements();
   const uint32_t* a =
       words_of(work.slot->a, work.tensor->inner / kUnit + work.first, padded, run * of_run / 2);
-  if (lane == 0) fetch_to_l2(a, static_cast<uint32_t>(of_run * kUnit * sizeof(bf16_t)));
   const bf16_t* x[kEights];
 #pragma unroll
   for (int e = 0; e < kEights; ++e)
     x[e] = static_cast<const bf16_t*>(p.x.data) +
            work.rows[min(e * 8 + i, work.count - 1)] * p.x.stride + run * of_run + word * 4;
-  wait_for_kernels_before();
 
-  const int steps = static_cast<int>(of_run / 16);
+  const int steps = static_cast<int>(of_run / 16), pieces = (steps + kSteps - 1) / kSteps;
+  Piece<kEights, kSteps> piece;
+  piece.load_weights(a, relay.team * kSteps, steps);
+  wait_for_kernels_before();
   float d[kEights][4] = {};
-  Ahead<kEights, kSteps> now, next;
-  now.load(a, x, 0, steps);
-  for (int s = 0; s < steps; s += 2 * kSteps) {
-    next.load(a, x, s + kSteps, steps);
-    now.add_to(d, steps - s);
-    now.load(a, x, s + 2 * kSteps, steps);
-    next.add_to(d, steps - s - kSteps);
+  float(&sum)[kValues] = reinterpret_cast<float(&)[kValues]>(d);
+  for (int at = relay.team; at < pieces; at += teams) {
+    if (at > relay.team) piece.load_weights(a, at * kSteps, steps);
+    piece.load_rows(x, at * kSteps, steps);
+    if (at > 0 && teams > 1) relay.take(sum);
+    piece.add_to(d, steps - at * kSteps);
+    if (at + 1 < pieces && teams > 1) relay.give(sum);
   }
 
-  float sum[kValues];
-#pragma unroll
-  for (int v = 0; v < kValues; ++v) sum[v] = d[v / 4][v % 4];
+  const bool has_run = relay.team == (pieces - 1) % teams;
   if (p.split_k > 1) {
+    __syncthreads();  // all has been taken
+    if (has_run)
 #pragma unroll
-    for (int v = 0; v < kValues; ++v) runs[(run * kValues + v) * kWarp + lane] = sum[v];
+      for (int v = 0; v < kValues; ++v) kept[(run * kValues + v) * kWarp + lane] = sum[v];
     __syncthreads();
-    if (run > 0) return;
+    if (threadIdx.x >= kWarp) return;
     RunTree<kValues> tree;
     for (int r = 0; r < p.split_k; ++r) {
 #pragma unroll
-      for (int v = 0; v < kValues; ++v) sum[v] = runs[(r * kValues + v) * kWarp + lane];
+      for (int v = 0; v < kValues; ++v) sum[v] = kept[(r * kValues + v) * kWarp + lane];
       tree.add(r, sum);
     }
+  } else if (!has_run) {
+    return;
   }
 #pragma unroll
   for (int v = 0; v < kValues; ++v)
@@ -178,12 +208,9 @@ void adapter_shrink(const AdapterParams& p, const Execution& on) {
   auto* kernel =
       p.x.type == DType::bf16 ? shrink_by_leaves_kernel<bf16_t> : shrink_by_leaves_kernel<float>;
   if constexpr (order == Order::hopper) {
-    const bool has_many = p.tables.tile_rows == kManyAdapterRows;
-    kernel = has_many ? shrink_by_steps_kernel<4> : shrink_by_steps_kernel<1>;
-    shape.threads = p.split_k * kWarp;
-    if (p.split_k > 1)
-      shape.shared_bytes =
-          p.split_k * kWarp * (has_many ? 16 : 4) * static_cast<int>(sizeof(float));
+    kernel = p.tables.tile_rows == kManyAdapterRows ? shrink_by_steps_kernel<4>
+                                                    : shrink_by_steps_kernel<1>;
+    shape.threads = kShrinkWarps * kWarp;
   }
   launch("multiplying with adapters", kernel, shape, on, shrink);
 }
