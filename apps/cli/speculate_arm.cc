@@ -157,14 +157,13 @@ class Arm::PaidReplay final : public Proposer {
 
   // A row of each sequence through the last layer and the head, and the likeliest token of each.
   void pay(int32_t rows) {
-    Batch batch{.layer_begin = last_layer_};
+    Batch batch{.features = hidden_, .layer_begin = last_layer_};
     for (int32_t i = 0; i < rows; ++i) {
       batch.sequences.push_back({{i}, i});
-      batch.rows.push_back({.token = 0, .position = 0, .sequence = i});
+      batch.rows.push_back({.token = 0, .position = 0, .sequence = i, .features = i});
       batch.logit_rows.push_back(i);
     }
     ForwardIo io;
-    io.hidden = hidden_;
     executor_->run(batch, io);
     const auto most = std::ranges::max_element(io.logits);
     argmax_ = static_cast<int64_t>(most - io.logits.begin());

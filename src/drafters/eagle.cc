@@ -95,14 +95,15 @@ bool Eagle::add_waiting(Sequence& s, std::span<const int32_t> tokens, int32_t co
     if (!has_room(1)) run_batch();
     const int32_t room = decoder_.limits().max_rows - static_cast<int32_t>(batch_.rows.size());
     const int32_t rows = std::min(left, room);
-    inputs_are_features_ = true;
+    batch_.fuses_features = true;
     batch_.sequences.push_back({{blocks.begin(), blocks.end()}});
     for (int32_t i = 0; i < rows; ++i)
       batch_.rows.push_back({.token = tokens[static_cast<size_t>(s.rows.size() + i) + 1],
                              .position = s.rows.size() + i,
-                             .sequence = static_cast<int32_t>(batch_.sequences.size()) - 1});
+                             .sequence = static_cast<int32_t>(batch_.sequences.size()) - 1,
+                             .features = static_cast<int32_t>(batch_.rows.size())});
     const auto end = s.waiting.begin() + rows * static_cast<int64_t>(feature_values_);
-    inputs_.insert(inputs_.end(), s.waiting.begin(), end);
+    batch_.features.insert(batch_.features.end(), s.waiting.begin(), end);
     s.waiting.erase(s.waiting.begin(), end);
     s.rows.add(tokens, rows);
     left -= rows;
@@ -180,9 +181,10 @@ bool Eagle::add_node(Draft& draft, size_t index, int32_t node, int32_t level) {
   batch_.sequences.push_back({{blocks.begin(), blocks.end()}});
   batch_.rows.push_back({.token = token,
                          .position = position,
-                         .sequence = static_cast<int32_t>(batch_.sequences.size()) - 1});
+                         .sequence = static_cast<int32_t>(batch_.sequences.size()) - 1,
+                         .features = static_cast<int32_t>(batch_.rows.size())});
   const std::vector<float>& input = draft.outputs[static_cast<size_t>(parent + 1)];
-  inputs_.insert(inputs_.end(), input.begin(), input.end());
+  batch_.features.insert(batch_.features.end(), input.begin(), input.end());
   want(index, node);
   return true;
 }
@@ -197,10 +199,6 @@ void Eagle::run_batch() {
   if (batch_.rows.empty()) return;
   decoder_.copy_slots(copies_);
   ForwardIo io;
-  if (inputs_are_features_)
-    io.features = inputs_;
-  else
-    io.hidden = inputs_;
   io.take_logits = [&](int64_t first, std::span<const float> logits) { sample(first, logits); };
   batch_.aux_layers.assign(wanted_.empty() ? 0 : 1, 0);
   decoder_.run(batch_, io);
@@ -214,8 +212,8 @@ void Eagle::run_batch() {
   batch_.rows.clear();
   batch_.sequences.clear();
   batch_.logit_rows.clear();
-  inputs_.clear();
-  inputs_are_features_ = false;
+  batch_.features.clear();
+  batch_.fuses_features = false;
   copies_.clear();
   wanted_.clear();
   points_.clear();

@@ -110,9 +110,7 @@ class Eagle final : public Proposer, public HiddenReader {
 
   // The drafts of this round, and the batch that is being built in it.
   std::vector<Draft> drafts_;
-  Batch batch_;
-  std::vector<float> inputs_;  // features of rows of the target, or the layer's own outputs
-  bool inputs_are_features_ = false;
+  Batch batch_;  // its features are of the target's rows, or the layer's own outputs
   std::vector<SlotCopy> copies_;
   std::vector<Wanted> wanted_;
   std::vector<DraftPoint> points_;  // one for each

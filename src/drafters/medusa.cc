@@ -185,19 +185,22 @@ void Medusa::sample_level(DraftDecoder& head, std::span<DraftPoint> points,
                           std::span<const float> x) {
   while (!points.empty()) {
     const auto piece = points.first(std::min<size_t>(points.size(), kLimits.max_rows));
-    Batch batch{.sequences = {{.blocks = {0}}}};
+    const auto features = x.first(piece.size() * static_cast<size_t>(width_));
+    Batch batch{.sequences = {{.blocks = {0}}},
+                .features = {features.begin(), features.end()},
+                .fuses_features = true};
     for (int32_t t = 0; t < std::ssize(piece); ++t) {
-      batch.rows.push_back({.position = t});
+      batch.rows.push_back({.position = t, .features = t});
       batch.logit_rows.push_back(t);
     }
-    ForwardIo io{.features = x.first(piece.size() * static_cast<size_t>(width_))};
+    ForwardIo io;
     io.take_logits = [&](int64_t first, std::span<const float> logits) {
       const size_t rows = logits.size() / static_cast<size_t>(head.spec().vocab);
       sampler_.sample(pool_, piece.subspan(static_cast<size_t>(first), rows), logits);
     };
     head.run(batch, io);
     points = points.subspan(piece.size());
-    x = x.subspan(io.features.size());
+    x = x.subspan(features.size());
   }
 }
 

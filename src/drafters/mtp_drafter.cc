@@ -79,7 +79,7 @@ void MtpDrafter::clear_batch() {
   batch_.rows.clear();
   batch_.sequences.clear();
   batch_.logit_rows.clear();
-  hidden_.clear();
+  batch_.features.clear();
 }
 
 void MtpDrafter::take_hidden(std::span<const KeptRows> kept, std::span<const float> hidden,
@@ -157,11 +157,13 @@ int32_t MtpDrafter::add_rows(int64_t id, Sequence& s, std::span<const int32_t> t
   if (!blocks_.grow(id, s.done + count + options_.num_speculative_tokens)) return -1;
   const int32_t sequence = add_sequence(id);
   const auto end = s.waiting.begin() + int64_t{count} * width_;
-  hidden_.insert(hidden_.end(), s.waiting.begin(), end);
+  batch_.features.insert(batch_.features.end(), s.waiting.begin(), end);
   s.waiting.erase(s.waiting.begin(), end);
   for (int32_t i = 0; i < count; ++i, ++s.done)
-    batch_.rows.push_back(
-        {.token = tokens[s.base + s.done + 1], .position = s.done, .sequence = sequence});
+    batch_.rows.push_back({.token = tokens[s.base + s.done + 1],
+                           .position = s.done,
+                           .sequence = sequence,
+                           .features = static_cast<int32_t>(batch_.rows.size())});
   return static_cast<int32_t>(batch_.rows.size()) - 1;
 }
 
@@ -211,7 +213,6 @@ void MtpDrafter::run_batch() {
         batch_.logit_rows.push_back(static_cast<int32_t>(t));
   if (!batch_.rows.empty()) {
     ForwardIo io;
-    io.hidden = hidden_;
     io.take_logits = [&](int64_t first, std::span<const float> logits) {
       const size_t count = logits.size() / static_cast<size_t>(target_.spec().vocab);
       sampler_.sample(pool_, std::span(points_).subspan(first, count), logits);
@@ -237,10 +238,11 @@ void MtpDrafter::sample_next() {
     draft.tree->push_back({token, level - 1});
     if (level + 1 == draft.levels || is_stop(*draft.request->params, token)) continue;
     const auto hidden = std::span<const float>(next_hidden_).subspan(i * width_, width_);
-    hidden_.insert(hidden_.end(), hidden.begin(), hidden.end());
+    batch_.features.insert(batch_.features.end(), hidden.begin(), hidden.end());
     batch_.rows.push_back({.token = token,
                            .position = ++draft.position,
-                           .sequence = add_sequence(draft.request->id)});
+                           .sequence = add_sequence(draft.request->id),
+                           .features = static_cast<int32_t>(batch_.rows.size())});
     going.push_back(draft);
   }
   drafts_ = std::move(going);

@@ -87,7 +87,6 @@ class MtpDrafter final : public Proposer, public HiddenReader {
   // The drafts of this round, and the batch that is being built in it.
   std::vector<Draft> drafts_;
   Batch batch_;
-  std::vector<float> hidden_;       // its input, a row each
   std::vector<DraftPoint> points_;  // one for each draft that goes on
   std::vector<float> next_hidden_;  // the module's output for them
   std::vector<float> normed_;       // hidden states behind a norm

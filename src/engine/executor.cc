@@ -19,15 +19,12 @@ void Executor::run(const Batch& batch, ForwardIo& io) {
     auto& message = std::get<RunBatch>(run_);
     message.runner = number_;
     message.batch = batch;
-    message.hidden.clear();
-    if (batch.layer_begin > 0) message.hidden.assign(io.hidden.begin(), io.hidden.end());
   }
-  const std::span<float> hidden = io.hidden;
   step(
       run_,
       [&](Worker& worker) {
         if (worker.place().is_home()) return worker.run(number_, batch, io);
-        ForwardIo of_stage{.trace = io.trace, .times = io.times, .hidden = hidden};
+        ForwardIo of_stage{.trace = io.trace, .times = io.times};
         worker.run(number_, batch, of_stage);
       },
       io.sampled);
@@ -45,7 +42,6 @@ bool Executor::tell(const Batch& batch) {
   auto& message = std::get<RunBatch>(run_);
   message.runner = number_;
   message.batch = batch;
-  message.hidden.clear();
   return workers_.tell(run_);
 }
 

@@ -75,7 +75,10 @@ void Runner::run_stage(const Batch& batch, const WorkerLinks& links, ForwardIo& 
   const size_t rows = batch.rows.size();
   carried_.hidden = place_of_hidden().first(rows * decoder_.spec.hidden);
   carried_.others.clear();
-  if (!begins) receive(batch, *links.before);
+  if (!begins) {
+    part_.features.clear();
+    receive(batch, *links.before);
+  }
   float* place = nullptr;
   if (is_placed(batch, links.after))
     place = reinterpret_cast<float*>(links.after->place(carried_.hidden.size_bytes()));

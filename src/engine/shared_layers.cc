@@ -29,7 +29,9 @@ void SharedLayers::run(Executor& executor, const Batch& batch, ForwardIo& io) {
     return executor.run(batch, io);
   part_ = batch;
   part_.layer_begin = layers_;
-  io.hidden = hidden_;
+  part_.features.swap(hidden_);
+  for (size_t row = 0; row < part_.rows.size(); ++row)
+    part_.rows[row].features = static_cast<int32_t>(row);
   executor.run(part_, io);
 }
 

@@ -182,8 +182,7 @@ void Worker::handle(const WorkerMessage& message) {
                  [&](const MakeRunner& m) { make_runner(m); },
                  [&](const EndRunner& m) { end_runner(m.runner); },
                  [&](const RunBatch& m) {
-                   std::vector<float> hidden = m.hidden;  // what comes of it goes on from there
-                   ForwardIo io{.hidden = hidden};
+                   ForwardIo io;
                    run(m.runner, m.batch, io);
                  },
                  [&](const CopySlots& m) { copy_slots(m); },

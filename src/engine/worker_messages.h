@@ -78,7 +78,6 @@ struct EndRunner {
 struct RunBatch {
   int32_t runner = 0;
   Batch batch;
-  std::vector<float> hidden;  // [T][D] before its first layer, where that is not the model's
   bool operator==(const RunBatch&) const = default;
 };
 

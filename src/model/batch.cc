@@ -26,6 +26,11 @@ void expect_valid(const Batch& batch) {
             "a row of a sequence that is not there");
     require(row.parent >= -1 && row.parent < static_cast<int64_t>(t),
             "a parent that is not an earlier row");
+    require(row.features >= -1 && row.features < std::ssize(batch.features),
+            "a row of features that is not there");
+    require(int64_t{row.position} + row.rotation_offset >= 0 &&
+                int64_t{row.position} + row.rotation_offset <= INT32_MAX,
+            "an impossible rotation");
     if (row.parent >= 0) {
       const BatchRow& parent = batch.rows[row.parent];
       require(parent.sequence == row.sequence && parent.position + 1 == row.position,

@@ -35,11 +35,17 @@ struct Batch {
   std::vector<CellCopy> chunk_copies = {}, state_copies = {};
   std::vector<int32_t> scratch_blocks = {};  // blocks that the forward may overwrite: tails of
                                              // draft paths (see kv/placement.h)
-  // Layers [layer_begin, layer_end) are run. A range that begins at 0 embeds the tokens, any other
-  // starts from ForwardIo::hidden; a range that ends at the last layer makes logits, any other
-  // leaves ForwardIo::hidden. Layer number spec.layers is the module that predicts one token
-  // further: a range of it alone starts from the hidden states after the last layer, the rows'
-  // tokens are then those that follow, and its logits are those of the tokens after them.
+  // Vectors that rows begin with (BatchRow::features). They are the residual stream before the
+  // first layer of the range; or, where a decoder's first layer joins, hidden states of another
+  // decoder, of which that layer makes its own.
+  std::vector<float> features = {};
+  bool fuses_features = false;  // the latter: JoinSpec::features times feature_width each
+  // Layers [layer_begin, layer_end) are run. A range that begins at 0 embeds the tokens of rows
+  // without features; a later one, or a layer that joins, needs features of every row. A range that
+  // ends at the last layer makes logits, any other leaves ForwardIo::hidden. Layer spec.layers is
+  // the module that predicts one token further: a range of it alone starts from the hidden states
+  // after the last layer, the rows' tokens are then those that follow, and its logits are those of
+  // the tokens after them.
   int32_t layer_begin = 0;
   int32_t layer_end = -1;  // -1: the last layer
 

@@ -35,7 +35,8 @@ ForwardPass::ForwardPass(Decoder& decoder, const Batch& batch, SequenceStore& kv
 void ForwardPass::prepare() {
   const Execution& on = model_.execution;
   int positions = 0;
-  for (const BatchRow& row : batch_.rows) positions = std::max(positions, row.position + 1);
+  for (const BatchRow& row : batch_.rows)
+    positions = std::max({positions, row.position + 1, rotation_of(row) + 1});
   model_.ropes.fill(positions, on);
   kv_.copy_cells(*on.stream, batch_.chunk_copies, batch_.state_copies);
   ws_.tables = ws_.table_builder.build(batch_, kv_.block_size(), on, kv_.cells());
@@ -45,25 +46,50 @@ void ForwardPass::prepare() {
     std::ranges::copy(io_.nan_flags.first(rows_), ws_.host_nan_flags.data());
     on.stream->upload(ws_.non_finite.data(), ws_.host_nan_flags.data(), rows_ * sizeof(bool));
   }
-  if (!io_.features.empty()) {
-    upload(io_.features, ws_.features, ws_.host_features.data());
-  } else if (io_.device_hidden) {
+  if (!embeds()) take_hidden();
+}
+
+// The first layer of the range goes on from these.
+void ForwardPass::take_hidden() {
+  const Execution& on = model_.execution;
+  if (io_.device_hidden) {
     const size_t bytes = hidden_size() * sizeof(float);
-    on.stream->copy_rows(ws_.hidden.data(), bytes, io_.device_hidden, bytes, bytes, 1);
-  } else if (!is_first_stage() || reads_features()) {
+    on.stream->copy_rows(hidden(), bytes, io_.device_hidden, bytes, bytes, 1);
+  } else if (!batch_.features.empty()) {
+    CHECK(std::ranges::none_of(batch_.rows, [](const BatchRow& row) { return row.features < 0; }),
+          "a row without features, of which a layer makes its hidden state");
+    take_features();
+  } else {
     CHECK(io_.hidden.size() >= hidden_size(), "a later stage needs the hidden states");
-    upload(io_.hidden.first(hidden_size()), ws_.hidden,
+    upload(io_.hidden.first(hidden_size()), hidden(),
            io_.hidden_taken ? io_.hidden.data() : ws_.host_hidden.data());
     if (io_.hidden_taken) on.stream->record(*io_.hidden_taken);
   }
 }
 
-void ForwardPass::upload(std::span<const float> from, const DeviceArray<float>& to, float* pinned) {
-  CHECK(from.size() <= to.size(), "more hidden states than the workspace holds");
+// Takes the features of rows: those that stand together in one copy.
+void ForwardPass::take_features() {
+  const bool fused = batch_.fuses_features;
+  const std::vector<BatchRow>& rows = batch_.rows;
+  const auto width = static_cast<size_t>(
+      fused ? features_of(spec_.layer_specs.front(), spec_.hidden) : spec_.hidden);
+  for (size_t t = 0, end = 0; t < rows.size(); t = end) {
+    end = t + 1;
+    if (rows[t].features < 0) continue;
+    while (end < rows.size() && rows[end].features == rows[end - 1].features + 1) ++end;
+    const size_t first = static_cast<size_t>(rows[t].features) * width, count = (end - t) * width;
+    CHECK(first + count <= batch_.features.size(), "a row of features that is not there");
+    upload(std::span(batch_.features).subspan(first, count),
+           (fused ? ws_.features : ws_.hidden).data() + t * width,
+           (fused ? ws_.host_features : ws_.host_hidden).data() + t * width);
+  }
+}
+
+void ForwardPass::upload(std::span<const float> from, float* to, float* pinned) {
   const Execution& on = model_.execution;
-  float* staged = on.device->is_host() ? to.data() : pinned;
+  float* staged = on.device->is_host() ? to : pinned;
   if (staged != from.data()) std::memcpy(staged, from.data(), from.size_bytes());
-  if (staged != to.data()) on.stream->upload(to.data(), staged, from.size_bytes());
+  if (staged != to) on.stream->upload(to, staged, from.size_bytes());
 }
 
 // Takes the tokens that only the device knows: those that stand together there in one copy.
@@ -103,18 +129,20 @@ void ForwardPass::launch(StepGraphs* graphs) {
                   .layer_end = layer_end_,
                   .skipped_layers = batch_.skipped_layers,
                   .has_nan_flags = has_nan_flags(),
-                  .has_features = !io_.features.empty(),
+                  .fuses_features = batch_.fuses_features,
                   .aux_layers = batch_.aux_layers,
                   .tables = ws_.tables,
                   .adapters = ws_.adapters.shape()},
                  *model_.execution.stream, [&] { launch(); });
 }
 
-// On a device, where nobody looks at the operations and nothing but them is waited for.
+// On a device, where nobody looks at the operations and nothing but them is waited for. Features
+// come into the residual stream between them.
 bool ForwardPass::can_be_recorded() const {
-  return !model_.device().is_host() && rows_ > 0 && rows_ <= StepGraphs::kMostRows &&
-         ranks_can_be_recorded() && !batch_.wants_experts && !io_.trace && !io_.times &&
-         !io_.tape && !ws_.adapters.has_broken();
+  const bool places_features = embeds() && !batch_.features.empty();
+  return !model_.device().is_host() && !places_features && rows_ > 0 &&
+         rows_ <= StepGraphs::kMostRows && ranks_can_be_recorded() && !batch_.wants_experts &&
+         !io_.trace && !io_.times && !io_.tape && !ws_.adapters.has_broken();
 }
 
 // Where experts are put together the host looks how many rows each rank has.
@@ -125,13 +153,14 @@ bool ForwardPass::ranks_can_be_recorded() const {
                                 }));
 }
 
-// h = rows of the embedding, or what the stage before left, or hidden states that the first layer
+// h = rows of the embedding and of features; or what the stage before left, or what the first layer
 // joins
 void ForwardPass::start() {
   if (!has_nan_flags()) model_.execution.stream->clear(ws_.non_finite.data(), rows_ * sizeof(bool));
-  if (!is_first_stage() || reads_features()) return;
+  if (!embeds()) return;
   if (model_.supply) model_.supply->need_embedding();
   ops_.embed(hidden());
+  take_features();
   hooks_.trace("embed", -1, hidden(), spec_.hidden, rows_);
   ops_.make_layer_inputs();
 }
@@ -148,7 +177,7 @@ void ForwardPass::run_layer(int layer) {
                     .chunks = kv_.chunks(layer),
                     .states = kv_.states(layer),
                     .hidden = hidden(),
-                    .features = io_.features.empty() ? nullptr : ws_.features.data(),
+                    .features = batch_.fuses_features ? ws_.features.data() : nullptr,
                     .rows = rows_,
                     .ops = ops_,
                     .hooks = hooks_,
@@ -216,7 +245,7 @@ void ForwardPass::collect() {
   bool* failed = ws_.host_non_finite.data();
   stream.download(failed, ws_.non_finite.data(), rows_ * sizeof(bool));
   io_.non_finite = {failed, static_cast<size_t>(rows_)};
-  if (io_.keep_logits && is_last_stage()) return;
+  if (io_.keep_logits && is_last_stage() && batch_.features.empty()) return;
   if (has_logits) io_.logits = logits_to_host(0);
   stream.wait();
   group_.expect_whole();
@@ -262,16 +291,6 @@ std::span<float> ForwardPass::to_host(const DeviceArray<float>& from, float* cop
   if (model_.device().is_host()) return {from.data(), size};
   model_.execution.stream->download(copy, from.data(), size * sizeof(float));
   return {copy, size};
-}
-
-void prepare_step(Decoder& decoder, const Batch& batch, SequenceStore& kv, Workspace& workspace,
-                  Group& group, ForwardIo& io) {
-  ForwardPass(decoder, batch, kv, workspace, group, io).prepare();
-}
-
-void launch_step(Decoder& decoder, const Batch& batch, SequenceStore& kv, Workspace& workspace,
-                 Group& group, ForwardIo& io) {
-  ForwardPass(decoder, batch, kv, workspace, group, io).launch();
 }
 
 void forward(Decoder& decoder, const Batch& batch, SequenceStore& kv, Workspace& workspace,

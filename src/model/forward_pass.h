@@ -15,7 +15,11 @@ class ForwardPass {
   ForwardPass(Decoder& decoder, const Batch& batch, SequenceStore& kv, Workspace& ws, Group& group,
               ForwardIo& io);
 
+  // The host's part of a step, the tables.
   void prepare();
+  // Its operations, which neither allocate nor wait where the group is of one rank. Recorded, they
+  // can be launched again for every batch with as many rows and logit rows, whose tables lie where
+  // those of the recording lay (StepTables), once that batch is prepared.
   void launch();
   // The same by a recorded graph, when this batch can be recorded.
   void launch(StepGraphs* graphs);
@@ -24,7 +28,9 @@ class ForwardPass {
  private:
   void take_tokens();
   void start();
-  void upload(std::span<const float> from, const DeviceArray<float>& to, float* pinned);
+  void take_hidden();
+  void take_features();
+  void upload(std::span<const float> from, float* to, float* pinned);
   void run_layer(int layer);
   // The matrix that is read first behind a part of a layer, or null.
   const Matrix* matrix_behind(int layer, size_t part) const;
@@ -39,8 +45,9 @@ class ForwardPass {
   bool is_last_stage() const { return layer_end_ >= spec_.layers && shard_.has_head; }
   // The range is the module that predicts one token further.
   bool is_mtp() const { return layer_end_ > spec_.layers; }
-  // Whether the rows come with hidden states of another decoder.
+  // Whether the first layer joins: then every row has features.
   bool reads_features() const { return features_of(spec_.layer_specs.front(), spec_.hidden) > 0; }
+  bool embeds() const { return is_first_stage() && !reads_features(); }
   bool can_be_recorded() const;
   bool ranks_can_be_recorded() const;
   // How many logits a head from the `first` on computes.

@@ -5,7 +5,8 @@
 
 #include <string_view>
 
-#include "model/forward.h"
+#include "model/forward_io.h"
+#include "model/workspace.h"
 
 namespace invar {
 

@@ -19,7 +19,7 @@ struct StepShape {
   int32_t layer_begin = 0, layer_end = 0;
   std::vector<int32_t> skipped_layers;
   bool has_nan_flags = false;  // of layers before: they are not cleared
-  bool has_features = false;
+  bool fuses_features = false;
   std::vector<int32_t> aux_layers = {};
   StepTables tables;
   AdapterShape adapters = {};

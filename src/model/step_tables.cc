@@ -15,9 +15,9 @@ size_t StepTableBuilder::bytes_of(const Batch& batch) const {
                  StepUpload::bytes_of<SharedPrefix>(SharedPrefixes::most_prefixes(rows)) +
                  StepUpload::bytes_of<const int32_t*>(placement_.table_begin().size());
   for (const size_t count :
-       {rows, rows, rows, rows + 1, placement_.table_of().size(), placement_.write_begin().size(),
-        placement_.write_block().size(), placement_.write_slot().size(), batch.logit_rows.size(),
-        placement_.table_blocks().size()})
+       {rows, rows, rows, rows, rows + 1, placement_.table_of().size(),
+        placement_.write_begin().size(), placement_.write_block().size(),
+        placement_.write_slot().size(), batch.logit_rows.size(), placement_.table_blocks().size()})
     bytes += StepUpload::bytes_of<int32_t>(count);
   return bytes + 2 * windows_ahead_.size() * StepUpload::bytes_of<int32_t>(rows);
 }
@@ -120,13 +120,16 @@ StepTables StepTableBuilder::build(const Batch& batch, int block_size, const Exe
   upload_.begin(on, bytes_of(batch) + (cells > 0 ? bytes_of_cells() : 0));
 
   const size_t rows = batch.rows.size();
-  const auto tokens = upload_.take<int32_t>(rows), positions = upload_.take<int32_t>(rows);
+  const auto tokens = upload_.take<int32_t>(rows), positions = upload_.take<int32_t>(rows),
+             rotations = upload_.take<int32_t>(rows);
   for (size_t t = 0; t < rows; ++t) {
     tokens.host[t] = batch.rows[t].token;
     positions.host[t] = batch.rows[t].position;
+    rotations.host[t] = rotation_of(batch.rows[t]);
   }
   StepTables tables{.tokens = tokens.device,
                     .positions = positions.device,
+                    .rotations = rotations.device,
                     .logit_rows = upload_.put(std::span<const int32_t>(batch.logit_rows)),
                     .write_begin = upload_.put(placement_.write_begin()),
                     .write_block = upload_.put(placement_.write_block()),

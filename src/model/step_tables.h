@@ -45,6 +45,7 @@ struct SeenSlots {
 struct StepTables {
   int32_t* tokens = nullptr;             // [T]; < 0: see ForwardIo::sampled
   const int32_t* positions = nullptr;    // [T]
+  const int32_t* rotations = nullptr;    // [T]: rotation_of each row
   const int32_t* logit_rows = nullptr;   // [logit rows]
   const int32_t* write_begin = nullptr;  // [T + 1]; see QkvParams
   const int32_t* write_block = nullptr;

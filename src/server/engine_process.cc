@@ -82,10 +82,7 @@ pid_t EngineProcess::process() const {
 }
 
 void EngineProcess::submit(Request request) {
-  if (!request.structured_output.empty()) {
-    const std::lock_guard lock(compiling_);
-    constraints_.hold(request);
-  }
+  constraints_.hold(request);
   const std::string bytes = to_bytes(request);
   const std::lock_guard lock(mutex_);
   const int64_t id = request.id;

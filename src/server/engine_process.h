@@ -78,7 +78,6 @@ class EngineProcess final : public Backend {
 
   const std::vector<std::string> command_;
   const std::string context_option_;
-  std::mutex compiling_;  // guards constraints_
   ConstraintCompiler constraints_;
 
   mutable std::mutex mutex_;  // guards what follows

@@ -45,10 +45,7 @@ BackendStats InprocBackend::stats() const {
 }
 
 void InprocBackend::submit(Request request) {
-  if (!request.structured_output.empty()) {
-    const std::lock_guard lock(compiling_);
-    constraints_.hold(request);
-  }
+  constraints_.hold(request);
   {
     const std::lock_guard lock(mutex_);
     expect_working();

@@ -60,7 +60,6 @@ class InprocBackend final : public Backend {
   TrainedWeights trained_;
   Digest checkpoint_;
 
-  std::mutex compiling_;  // guards constraints_
   ConstraintCompiler constraints_;
 
   mutable std::mutex mutex_;  // guards what follows

@@ -121,10 +121,12 @@ std::vector<int32_t> said_at_once(Model& model, std::span<const int32_t> text,
   Batch further = batch_of(text.subspan(1));
   further.layer_begin = model.spec().layers;
   further.layer_end = model.spec().layers + 1;
-  for (size_t i = 0; i + 1 < text.size(); ++i)
+  further.features = hidden;
+  for (size_t i = 0; i + 1 < text.size(); ++i) {
+    further.rows[i].features = static_cast<int32_t>(i);
     further.logit_rows.push_back(static_cast<int32_t>(i));
+  }
   ForwardIo out;
-  out.hidden = hidden;
   module.run(further, out);
   std::vector<int32_t> said;
   for (size_t i = 0; i + 1 < text.size(); ++i) {

@@ -128,23 +128,22 @@ class Replay {
   // Row `t` of the target's past, or the next row of what the drafter says itself behind it, which
   // the row after the past takes the place of. Leaves the layer's output and the logits.
   void past(int32_t token, int32_t t, std::span<const float> features) {
-    run(token, t, {.features = features});
+    run(token, t, {features.begin(), features.end()}, true);
   }
-  void own(int32_t token, int32_t position) {
-    std::vector<float> input = output;
-    run(token, position, {.hidden = input});
-  }
+  void own(int32_t token, int32_t position) { run(token, position, output, false); }
   std::vector<float> output, logits;
 
  private:
   static constexpr int kBlocks = (kTokens + kLevels) / 32 + 1;
 
-  void run(int32_t token, int32_t position, ForwardIo io) {
-    Batch batch;
-    batch.sequences.push_back({{3, 0, 4}});
-    batch.rows.push_back({.token = token, .position = position});
-    batch.logit_rows = {0};
-    batch.aux_layers = {0};
+  void run(int32_t token, int32_t position, std::vector<float> features, bool fuses) {
+    const Batch batch{.rows = {{.token = token, .position = position, .features = 0}},
+                      .sequences = {{{3, 0, 4}}},
+                      .logit_rows = {0},
+                      .aux_layers = {0},
+                      .features = std::move(features),
+                      .fuses_features = fuses};
+    ForwardIo io;
     decoder_.run(batch, io);
     output.assign(io.aux_hidden.begin(), io.aux_hidden.end());
     logits.assign(io.logits.begin(), io.logits.end());

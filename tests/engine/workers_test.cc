@@ -37,6 +37,7 @@ void fill(Batch& batch, std::mt19937& random) {
            .logit_rows = {1},
            .aux_layers = {0, 2},
            .scratch_blocks = {static_cast<int32_t>(random() % 9)},
+           .features = {static_cast<float>(random() % 9)},
            .layer_begin = 1,
            .layer_end = 3,
            .skipped_layers = {2}};

@@ -59,15 +59,15 @@ void write_module(const std::string& path, Decoder& decoder, std::span<const int
   SequenceStore kv(decoder.device(), states_of(spec, {}, {spec.layers, spec.layers + 1}),
                    {.blocks = blocks, .block_size = 64, .first_layer = spec.layers});
   Workspace workspace(decoder, rows, rows);
-  Batch batch{.layer_begin = spec.layers, .layer_end = spec.layers + 1};
+  Batch batch{.features = normed, .layer_begin = spec.layers, .layer_end = spec.layers + 1};
   batch.sequences.resize(1);
   for (int i = 0; i < blocks; ++i) batch.sequences[0].blocks.push_back(i);
   for (int i = 0; i < rows; ++i) {
     batch.logit_rows.push_back(i);
-    batch.rows.push_back({.token = tokens[static_cast<size_t>(i) + 1], .position = i});
+    batch.rows.push_back(
+        {.token = tokens[static_cast<size_t>(i) + 1], .position = i, .features = i});
   }
   ForwardIo io;
-  io.hidden = normed;
   forward(decoder, batch, kv, workspace, solo_group(), io);
   std::ofstream(path, std::ios::binary)
       .write(reinterpret_cast<const char*>(io.logits.data()),

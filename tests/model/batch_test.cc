@@ -27,6 +27,12 @@ Batch random_batch(std::mt19937& random) {
   for (int i = 0; i < 4; ++i)
     if (random() % 2) batch.aux_layers.push_back(i);
   for (int i = random() % 4; i > 0; --i) batch.scratch_blocks.push_back(random() % 100);
+  for (BatchRow& row : batch.rows) {
+    row.rotation_offset = random() % 3;
+    if (random() % 2) row.features = static_cast<int32_t>(batch.features.size());
+    batch.features.push_back(0.5f * static_cast<float>(random() % 9));
+  }
+  batch.fuses_features = random() % 2;
   batch.layer_begin = random() % 3;
   batch.layer_end = random() % 2 ? -1 : batch.layer_begin + random() % 5;
   return batch;
@@ -79,6 +85,9 @@ TEST(Batch, ImpossibleContentsAreRefused) {
   refuses([](Batch& b) { b.rows[1].position = 6; });
   refuses([](Batch& b) { b.rows[0].token = -1; });
   refuses([](Batch& b) { b.rows[0].sequence = 1; });
+  refuses([](Batch& b) { b.rows[0].features = 0; });
+  refuses([](Batch& b) { b.rows[0].features = -2, b.features = {1}; });
+  refuses([](Batch& b) { b.rows[0].rotation_offset = -5; });
   refuses([](Batch& b) { b.sequences[0].blocks[0] = -1; });
   refuses([](Batch& b) { b.logit_rows = {1, 0}; });
   refuses([](Batch& b) { b.logit_rows = {2}; });

@@ -6,7 +6,7 @@
 
 #include "model/families/make_model.h"
 #include "model/families/presets.h"
-#include "model/forward.h"
+#include "model/forward_pass.h"
 #include "sampling/device_sampler.h"
 
 namespace invar::testing_model {
@@ -115,20 +115,20 @@ class StepCase {
 
   void prepare(const Batch& batch) {
     ForwardIo io;
-    prepare_step(decoder_, batch, kv_, workspace_, solo_group(), io);
+    ForwardPass(decoder_, batch, kv_, workspace_, solo_group(), io).prepare();
   }
   // The operations of a step that was prepared, recorded.
   std::unique_ptr<Graph> record(const Batch& batch) {
     return decoder_.stream->record_graph([&] {
       ForwardIo io{.keep_logits = true};
-      launch_step(decoder_, batch, kv_, workspace_, solo_group(), io);
+      ForwardPass(decoder_, batch, kv_, workspace_, solo_group(), io).launch();
     });
   }
   // The logits of a prepared step by a graph of `shape`, whatever the batch is.
   std::vector<float> logits(StepGraphs& graphs, const StepShape& shape, const Batch& batch) {
     graphs.launch(shape, *decoder_.stream, [&] {
       ForwardIo io{.keep_logits = true};
-      launch_step(decoder_, batch, kv_, workspace_, solo_group(), io);
+      ForwardPass(decoder_, batch, kv_, workspace_, solo_group(), io).launch();
     });
     return copied_logits(batch);
   }

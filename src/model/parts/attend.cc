@@ -21,7 +21,7 @@ QkvParams Attend::rotation(const RopeTable& rope, const float* q_norm, const flo
           .q_norm = q_norm,
           .k_norm = k_norm,
           .norm_eps = model_.norm_eps,
-          .positions = tables.positions,
+          .positions = tables.rotations,
           .cos = rope.cos(),
           .sin = rope.sin(),
           .write_begin = tables.write_begin,

@@ -254,7 +254,7 @@ void Attention::turn(const PartPass& p, const Activations& at, const RopeTable& 
                               .rows = p.rows,
                               .heads = heads,
                               .head_dim = head_dim(),
-                              .positions = p.ops.tables().positions,
+                              .positions = p.ops.tables().rotations,
                               .cos = rope.cos(),
                               .sin = rope.sin()});
 }

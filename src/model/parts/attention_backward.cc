@@ -68,7 +68,7 @@ Activation Attention::qkv_backward(BackwardPass& b, const Kept& kept) const {
                           .q_norm = w.q_norm,
                           .k_norm = w.k_norm,
                           .norm_eps = spec.norm_eps,
-                          .positions = b.tables().positions,
+                          .positions = b.tables().rotations,
                           .cos = b.rope(layer_).cos(),
                           .sin = b.rope(layer_).sin(),
                           .rs = b.workspace().rs.data(),

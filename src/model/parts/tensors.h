@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "kernels/matrix.h"
-#include "model/families/tensor_role.h"
+#include "model/tensor_role.h"
 
 namespace invar {
 
