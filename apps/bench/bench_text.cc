@@ -7,7 +7,7 @@
 #include "base/error.h"
 #include "base/input_file.h"
 #include "base/timer.h"
-#include "command.h"
+#include "cli/command.h"
 #include "frontend/chat_template.h"
 #include "frontend/constraint_compiler.h"
 #include "median.h"

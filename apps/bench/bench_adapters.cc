@@ -3,7 +3,7 @@
 #include "base/error.h"
 #include "base/timer.h"
 #include "bench_prompt.h"
-#include "command.h"
+#include "cli/command.h"
 #include "made_adapters.h"
 #include "median.h"
 #include "weights/peft_adapter.h"

@@ -6,12 +6,12 @@
 #include <cstring>
 
 #include "base/error.h"
-#include "command.h"
+#include "cli/command.h"
+#include "cli/number_flags.h"
 #include "device/device.h"
 #include "kernels/peaks.h"
 #include "kernels/select.h"
 #include "median.h"
-#include "number_flags.h"
 #include "numerics/philox.h"
 #include "train/recipe.h"
 

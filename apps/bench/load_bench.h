@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "command.h"
+#include "cli/command.h"
 #include "workload/load_report.h"
 #include "workload/measurements.h"
 

@@ -1,7 +1,7 @@
 // invar bench divergence; see bench_divergence.cc.
 #pragma once
 
-#include "command.h"
+#include "cli/command.h"
 
 namespace invar::cli {
 

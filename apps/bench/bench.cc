@@ -1,6 +1,6 @@
 // invar bench: what it measures, a file each.
 #include "bench_divergence.h"
-#include "command.h"
+#include "cli/command.h"
 
 namespace invar::cli {
 

@@ -13,7 +13,7 @@
 
 #include "base/atomic_file.h"
 #include "base/error.h"
-#include "command.h"
+#include "cli/command.h"
 #include "load_client.h"
 #include "serve_metrics.h"
 #include "tokenizer/make_tokenizer.h"

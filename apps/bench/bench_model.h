@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "bench_steps.h"
-#include "command.h"
+#include "cli/command.h"
 
 namespace invar::cli {
 

@@ -1,7 +1,7 @@
 // invar audit --trainer: the whole distribution of sampler and trainer, position by position.
 #pragma once
 
-#include "command.h"
+#include "cli/command.h"
 
 namespace invar::cli {
 

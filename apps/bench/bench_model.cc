@@ -8,9 +8,9 @@
 #include "base/error.h"
 #include "base/timer.h"
 #include "bench_model.h"
+#include "cli/switch_flag.h"
 #include "kernels/peaks.h"
 #include "median.h"
-#include "switch_flag.h"
 
 namespace invar::cli {
 

@@ -6,8 +6,8 @@
 
 #include "base/atomic_file.h"
 #include "base/error.h"
+#include "cli/switch_flag.h"
 #include "load_bench.h"
-#include "switch_flag.h"
 #include "workload/metrics_store.h"
 
 namespace invar::cli {

@@ -3,7 +3,7 @@
 
 #include <map>
 
-#include "command.h"
+#include "cli/command.h"
 #include "speculative/adaptive.h"
 
 namespace invar::cli {

@@ -6,7 +6,7 @@
 
 #include "base/error.h"
 #include "base/timer.h"
-#include "command.h"
+#include "cli/command.h"
 
 namespace invar::cli {
 

@@ -9,7 +9,7 @@
 #include <tuple>
 #include <vector>
 
-#include "command.h"
+#include "cli/command.h"
 #include "frontend/constraint_compiler.h"
 #include "made_adapters.h"
 #include "speculative/replay.h"
