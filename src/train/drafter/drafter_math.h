@@ -44,6 +44,7 @@ class DrafterMath {
   DrafterMath(Device& device, ThreadPool& pool, const std::string& instruction_set, int max_rows);
 
   const Execution& on() const { return on_; }
+  const Kernels& kernels() const { return kernels_; }
   const TrainingKernels& training() const { return training_; }
   int max_rows() const { return max_rows_; }
   // How many rows the calls below compute.

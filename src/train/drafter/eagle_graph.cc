@@ -215,7 +215,14 @@ void EagleGraph::layer(int index, const Batch& batch) {
   math_.norm(embedded_.data(), norms_.embedding.data(), kEps, d, first);
   math_.norm(step.feature.data(), norms_.hidden.data(), kEps, d, second);
   math_.product(first, qkv_.forward, step.qkv.data());
-  rotate(step.qkv.data());
+  math_.run(math_.kernels().rotate_heads, RotateHeadsParams{.x = step.qkv.data(),
+                                                            .x_stride = shape_.width(),
+                                                            .rows = math_.rows(),
+                                                            .heads = layer_.heads + layer_.kv_heads,
+                                                            .head_dim = layer_.head_dim,
+                                                            .positions = positions_.data(),
+                                                            .cos = rope_.cos(),
+                                                            .sin = rope_.sin()});
   std::vector<const float*> qkv;
   for (int s = 0; s <= index; ++s) qkv.push_back(steps_[s].qkv.data());
   unrolled_attention(shape_, batch, qkv, attended_.data(), *math_.on().pool);
@@ -229,22 +236,6 @@ void EagleGraph::layer(int index, const Batch& batch) {
   std::memcpy(step.out.data(), step.middle.data(),
               sizeof(float) * static_cast<size_t>(math_.rows() * d));
   math_.product(step.gated.activation(), down_.forward, step.out.data(), true);
-}
-
-void EagleGraph::rotate(float* qkv) const {
-  const int64_t half = layer_.head_dim / 2;
-  math_.for_rows([&](int64_t t) {
-    const float* c = rope_.cos() + positions_[t] * half;
-    const float* s = rope_.sin() + positions_[t] * half;
-    for (int64_t h = 0; h < layer_.heads + layer_.kv_heads; ++h) {
-      float* x = qkv + t * shape_.width() + h * layer_.head_dim;
-      for (int64_t i = 0; i < half; ++i) {
-        const float a = x[i], b = x[i + half];
-        x[i] = __builtin_fmaf(a, c[i], -(b * s[i]));
-        x[i + half] = __builtin_fmaf(b, c[i], a * s[i]);
-      }
-    }
-  });
 }
 
 void EagleGraph::score(int index, const TargetRows& target, bool learns, LevelScore& score) {

@@ -50,7 +50,6 @@ class EagleGraph final : public DrafterGraph {
   void ffn_backward(Step& step, bool begins);
   void attention_backward(int index, const Batch& batch, bool begins);
   void embedding_backward();
-  void rotate(float* qkv) const;
 
   Step make_step(DrafterMath& math) const;
   // Else it reads the target's.
