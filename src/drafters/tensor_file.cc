@@ -111,7 +111,7 @@ std::vector<int64_t> TensorFile::integers(const std::string& name, int64_t size)
   return values;
 }
 
-void RenamedTensors::add(const std::string& name, Entry entry) {
+void RenamedTensors::add(const std::string& name, RenamedTensor entry) {
   names_.insert(std::ranges::upper_bound(names_, name), name);
   entries_[name] = std::move(entry);
 }
@@ -126,15 +126,9 @@ void RenamedTensors::add(const std::string& name, const TensorSource& source,
   add(name, {source.info(name_there), name_there, nullptr, &source});
 }
 
-const RenamedTensors::Entry& RenamedTensors::find(std::string_view name) const {
-  const auto found = entries_.find(name);
-  CHECK(found != entries_.end(), "a tensor that a drafter has");
-  return found->second;
-}
-
 void RenamedTensors::read(std::string_view name, int64_t first, int64_t count, DType as,
                           void* out) const {
-  const Entry& entry = find(name);
+  const RenamedTensor& entry = find(name);
   if (entry.file)
     entry.file->read(entry.name_there, first, count, as, out);
   else
@@ -144,7 +138,7 @@ void RenamedTensors::read(std::string_view name, int64_t first, int64_t count, D
 std::string RenamedTensors::where(std::string_view name) const {
   const auto found = entries_.find(name);
   if (found == entries_.end()) return fmt::format("a drafter's tensor {}", json::quoted(name));
-  const Entry& entry = found->second;
+  const RenamedTensor& entry = found->second;
   return entry.file
              ? fmt::format("{}: tensor {}", entry.file->path(), json::quoted(entry.name_there))
              : entry.source->where(entry.name_there);

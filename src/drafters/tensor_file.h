@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "weights/safetensors.h"
-#include "weights/tensor_source.h"
+#include "weights/source_bases.h"
 
 namespace invar {
 
@@ -44,32 +44,26 @@ class TensorFile {
   mutable std::set<std::string, std::less<>> read_;
 };
 
+struct RenamedTensor {
+  TensorInfo info;
+  std::string name_there;
+  const TensorFile* file = nullptr;  // or:
+  const TensorSource* source = nullptr;
+};
+
 // Tensors by the names that a decoder knows them by, from a drafter's file and from its target.
-class RenamedTensors final : public TensorSource {
+class RenamedTensors final : public ListedTensors<RenamedTensor> {
  public:
   // Adds a tensor of `file`, or of `source`, which live as long.
   void add(const std::string& name, const TensorFile& file, const std::string& name_there);
   void add(const std::string& name, const TensorSource& source, const std::string& name_there);
 
-  const std::vector<std::string>& names() const override { return names_; }
-  bool has(std::string_view name) const override { return entries_.contains(name); }
-  const TensorInfo& info(std::string_view name) const override { return find(name).info; }
   void read(std::string_view name, int64_t first, int64_t count, DType as,
             void* out) const override;
   std::string where(std::string_view name) const override;
 
  private:
-  struct Entry {
-    TensorInfo info;
-    std::string name_there;
-    const TensorFile* file = nullptr;  // or:
-    const TensorSource* source = nullptr;
-  };
-  void add(const std::string& name, Entry entry);
-  const Entry& find(std::string_view name) const;
-
-  std::map<std::string, Entry, std::less<>> entries_;
-  std::vector<std::string> names_;
+  void add(const std::string& name, RenamedTensor entry);
 };
 
 }  // namespace invar

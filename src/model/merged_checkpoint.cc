@@ -11,14 +11,15 @@
 #include "model/families/family_source.h"
 #include "model/families/quantised_checkpoint.h"
 #include "weights/checkpoint_writer.h"
+#include "weights/source_bases.h"
 
 namespace invar {
 
 namespace {
 
-class MergedSource final : public TensorSource {
+class MergedSource final : public SourceOver {
  public:
-  MergedSource(const TensorSource& base, const PeftAdapter& adapter) : base_(base) {
+  MergedSource(const TensorSource& base, const PeftAdapter& adapter) : SourceOver(base) {
     for (const AdapterModule& module : adapter.modules()) {
       const std::string name = in_tower(base, without_tower(module.name) + ".weight");
       const DType type = base.info(name).dtype;
@@ -30,11 +31,6 @@ class MergedSource final : public TensorSource {
                         values_of(adapter.tensors(), module.b)};
     }
   }
-
-  const std::vector<std::string>& names() const override { return base_.names(); }
-  bool has(std::string_view name) const override { return base_.has(name); }
-  const TensorInfo& info(std::string_view name) const override { return base_.info(name); }
-  std::string where(std::string_view name) const override { return base_.where(name); }
 
   void read(std::string_view name, int64_t first, int64_t count, DType as,
             void* out) const override {
@@ -68,7 +64,6 @@ class MergedSource final : public TensorSource {
     return values;
   }
 
-  const TensorSource& base_;
   std::map<std::string, Factors, std::less<>> factors_;
 };
 

@@ -6,11 +6,16 @@
 #include <span>
 
 #include "model/parameters.h"
-#include "weights/tensor_source.h"
+#include "weights/source_bases.h"
 
 namespace invar {
 
-class ParameterSource : public TensorSource {
+struct ParameterEntry {
+  TensorInfo info;
+  const bf16_t* data;
+};
+
+class ParameterSource : public ListedTensors<ParameterEntry> {
  public:
   // `weights` has the layout's order and must stay where it is.
   ParameterSource(const ParameterLayout& layout, const bf16_t* weights);
@@ -22,23 +27,12 @@ class ParameterSource : public TensorSource {
   };
   ParameterSource(std::span<const Tensor> tensors, const bf16_t* weights);
 
-  const std::vector<std::string>& names() const override { return names_; }
-  bool has(std::string_view name) const override { return entries_.contains(name); }
-  const TensorInfo& info(std::string_view name) const override { return find(name).info; }
   void read(std::string_view name, int64_t first, int64_t count, DType as,
             void* out) const override;
   std::string where(std::string_view name) const override;
 
  private:
-  struct Entry {
-    TensorInfo info;
-    const bf16_t* data;
-  };
   void add(const std::string& name, std::vector<int64_t> shape, const bf16_t* data);
-  const Entry& find(std::string_view name) const;
-
-  std::map<std::string, Entry, std::less<>> entries_;
-  std::vector<std::string> names_;
 };
 
 }  // namespace invar

@@ -17,7 +17,7 @@ void WeightsAsTheyAre::read(std::string_view name, int64_t first, int64_t count,
                             void* out) const {
   if (!only_on_gpu_.contains(name)) return updated_.read(name, first, count, as, out);
   if (name_ != name) {
-    bytes_ = model_.read_back(loaded_, std::string(name));
+    bytes_ = model_.read_back(base_, std::string(name));
     name_ = name;
   }
   const DType type = info(name).dtype;

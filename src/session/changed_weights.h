@@ -8,6 +8,7 @@
 
 #include "engine/model.h"
 #include "session/updated_weights.h"
+#include "weights/source_bases.h"
 
 namespace invar {
 
@@ -18,25 +19,22 @@ struct GpuTensor {
 };
 using GpuTensors = std::map<std::string, GpuTensor, std::less<>>;
 
-class ChangedWeights final : public TensorSource {
+class ChangedWeights final : public SourceOver {
  public:
   // All outlive it. `device` has the memory of `on_gpu`.
   ChangedWeights(const TensorSource& loaded, const UpdatedTensors& changed,
                  const GpuTensors& on_gpu, Device& device)
-      : loaded_(loaded),
+      : SourceOver(loaded),
         changed_(loaded, changed),
         named_(changed),
         gpu_(on_gpu),
         device_(device) {}
 
-  const std::vector<std::string>& names() const override { return loaded_.names(); }
-  bool has(std::string_view name) const override { return loaded_.has(name); }
-  const TensorInfo& info(std::string_view name) const override { return loaded_.info(name); }
   void read(std::string_view name, int64_t first, int64_t count, DType as,
             void* out) const override;
   void read_row_scales(std::string_view name, int64_t first_row, int64_t rows,
                        float* out) const override {
-    loaded_.read_row_scales(name, first_row, rows, out);
+    base_.read_row_scales(name, first_row, rows, out);
   }
   bool stays(std::string_view name) const override {
     return !named_.contains(name) && !gpu_.contains(name);
@@ -46,11 +44,10 @@ class ChangedWeights final : public TensorSource {
     return found == gpu_.end() ? nullptr : found->second.data;
   }
   std::string where(std::string_view name) const override {
-    return stays(name) ? loaded_.where(name) : "update_weights: " + std::string(name);
+    return stays(name) ? base_.where(name) : "update_weights: " + std::string(name);
   }
 
  private:
-  const TensorSource& loaded_;
   const UpdatedWeights changed_;
   const UpdatedTensors& named_;
   const GpuTensors& gpu_;
@@ -59,22 +56,19 @@ class ChangedWeights final : public TensorSource {
 
 // The weights as they are: what was loaded, what a caller has changed, and of that what a GPU's
 // memory alone has. For one thread.
-class WeightsAsTheyAre final : public TensorSource {
+class WeightsAsTheyAre final : public SourceOver {
  public:
   // All outlive it.
   WeightsAsTheyAre(const TensorSource& loaded, const UpdatedTensors& updated,
                    const std::set<std::string, std::less<>>& only_on_gpu, Model& model)
-      : loaded_(loaded), updated_(loaded, updated), only_on_gpu_(only_on_gpu), model_(model) {}
+      : SourceOver(loaded), updated_(loaded, updated), only_on_gpu_(only_on_gpu), model_(model) {}
 
-  const std::vector<std::string>& names() const override { return loaded_.names(); }
-  bool has(std::string_view name) const override { return loaded_.has(name); }
   const TensorInfo& info(std::string_view name) const override { return updated_.info(name); }
   void read(std::string_view name, int64_t first, int64_t count, DType as,
             void* out) const override;
   std::string where(std::string_view name) const override { return updated_.where(name); }
 
  private:
-  const TensorSource& loaded_;
   const UpdatedWeights updated_;
   const std::set<std::string, std::less<>>& only_on_gpu_;
   Model& model_;

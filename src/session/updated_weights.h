@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "weights/tensor_source.h"
+#include "weights/source_bases.h"
 
 namespace invar {
 
@@ -17,21 +17,18 @@ struct UpdatedTensor {
 };
 using UpdatedTensors = std::map<std::string, UpdatedTensor, std::less<>>;
 
-class UpdatedWeights final : public TensorSource {
+class UpdatedWeights final : public SourceOver {
  public:
   // Both outlive it.
   UpdatedWeights(const TensorSource& loaded, const UpdatedTensors& updated)
-      : loaded_(loaded), updated_(updated) {}
+      : SourceOver(loaded), updated_(updated) {}
 
-  const std::vector<std::string>& names() const override { return loaded_.names(); }
-  bool has(std::string_view name) const override { return loaded_.has(name); }
   const TensorInfo& info(std::string_view name) const override;
   void read(std::string_view name, int64_t first, int64_t count, DType as,
             void* out) const override;
   std::string where(std::string_view name) const override;
 
  private:
-  const TensorSource& loaded_;
   const UpdatedTensors& updated_;
 };
 

@@ -9,7 +9,7 @@ namespace invar {
 LayoutSource::LayoutSource(const ParameterLayout& layout) {
   for (const ParameterLayout::Slot& slot : layout.slots())
     entries_[slot.tensor.name] = {{DType::bf16, slot.tensor.shape}, slot.offset};
-  for (const auto& [name, entry] : entries_) names_.push_back(name);
+  list_names();
 }
 
 std::string LayoutSource::where(std::string_view name) const {
@@ -18,16 +18,10 @@ std::string LayoutSource::where(std::string_view name) const {
 
 void LayoutSource::read(std::string_view name, int64_t first, int64_t count, DType as,
                         void* out) const {
-  const Entry& entry = find(name);
+  const LayoutEntry& entry = find(name);
   CHECK(first >= 0 && count >= 0 && first + count <= entry.info.elements(),
         "read outside a tensor");
   read_elements(entry.offset + first, count, as, out);
-}
-
-const LayoutSource::Entry& LayoutSource::find(std::string_view name) const {
-  const auto entry = entries_.find(name);
-  if (entry == entries_.end()) fail("{} is missing", where(name));
-  return entry->second;
 }
 
 }  // namespace invar

@@ -137,24 +137,18 @@ DummySource::DummySource(const std::vector<DummyTensor>& tensors, uint64_t seed)
   for (const DummyTensor& tensor : tensors) {
     CHECK(tensor.deviation == 0 || tensor.deviation >= 1e-20,
           "a deviation makes subnormal weights");
-    Entry& entry = entries_[tensor.name];
+    DummyEntry& entry = entries_[tensor.name];
     entry.info.shape = tensor.shape;
     entry.hash = hash_of_name(tensor.name);
     entry.mean = static_cast<float>(tensor.mean);
     entry.scale = static_cast<float>(tensor.deviation / std::sqrt(kVarianceOfBytes));
   }
-  for (const auto& [name, entry] : entries_) names_.push_back(name);
-}
-
-const DummySource::Entry& DummySource::find(std::string_view name) const {
-  const auto entry = entries_.find(name);
-  if (entry == entries_.end()) fail("{} is missing", where(name));
-  return entry->second;
+  list_names();
 }
 
 void DummySource::read(std::string_view name, int64_t first, int64_t count, DType as,
                        void* out) const {
-  const Entry& entry = find(name);
+  const DummyEntry& entry = find(name);
   CHECK(first >= 0 && count >= 0 && first + count <= entry.info.elements(),
         "read outside a tensor");
   const Stream stream{seed_, entry.hash, entry.mean, entry.scale};

@@ -8,7 +8,7 @@
 #include <string_view>
 #include <vector>
 
-#include "weights/tensor_source.h"
+#include "weights/source_bases.h"
 
 namespace invar {
 
@@ -27,30 +27,23 @@ uint64_t hash_of_name(std::string_view name);
 // scale = deviation / sqrt(21845).
 bf16_t dummy_element(uint64_t seed, uint64_t name_hash, int64_t index, float mean, float scale);
 
-class DummySource : public TensorSource {
+struct DummyEntry {
+  TensorInfo info;  // bf16
+  uint64_t hash = 0;
+  float mean = 0, scale = 0;
+};
+
+class DummySource : public ListedTensors<DummyEntry> {
  public:
   // Deviations are 0 or at least 1e-20.
   DummySource(const std::vector<DummyTensor>& tensors, uint64_t seed);
 
-  const std::vector<std::string>& names() const override { return names_; }
-  bool has(std::string_view name) const override { return entries_.contains(name); }
-  const TensorInfo& info(std::string_view name) const override { return find(name).info; }
   void read(std::string_view name, int64_t first, int64_t count, DType as,
             void* out) const override;
   std::string where(std::string_view name) const override;
 
  private:
-  struct Entry {
-    TensorInfo info;  // bf16
-    uint64_t hash = 0;
-    float mean = 0, scale = 0;
-  };
-
-  const Entry& find(std::string_view name) const;
-
   uint64_t seed_;
-  std::map<std::string, Entry, std::less<>> entries_;
-  std::vector<std::string> names_;
 };
 
 }  // namespace invar

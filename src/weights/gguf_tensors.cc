@@ -6,6 +6,7 @@
 #include "base/error.h"
 #include "numerics/blocks.h"
 #include "weights/gguf.h"
+#include "weights/source_bases.h"
 
 namespace invar {
 
@@ -13,23 +14,26 @@ namespace {
 
 constexpr int64_t kConverted = 1 << 13;  // elements converted at a time: whole blocks of any type
 
-class GgufSource final : public TensorSource {
+struct GgufEntry {
+  const InputFile* file;
+  const GgufTensor* tensor;
+  TensorInfo info;
+};
+
+class GgufSource final : public ListedTensors<GgufEntry> {
  public:
   explicit GgufSource(std::shared_ptr<const GgufFile> file) : file_(std::move(file)) {
     for (const GgufFile::Part& part : file_->parts())
       for (const GgufTensor& tensor : part.header.tensors)
         entries_[tensor.name] = {&part.file, &tensor, {*tensor.stored->type, tensor.shape}};
-    for (const auto& [name, entry] : entries_) names_.push_back(name);
+    list_names();
   }
 
-  const std::vector<std::string>& names() const override { return names_; }
-  bool has(std::string_view name) const override { return entries_.contains(name); }
-  const TensorInfo& info(std::string_view name) const override { return find(name).info; }
   bool has_gguf_names() const override { return true; }
 
   void read(std::string_view name, int64_t first, int64_t count, DType as,
             void* out) const override {
-    const Entry& entry = find(name);
+    const GgufEntry& entry = find(name);
     const DType type = entry.info.dtype;
     const int64_t block = storage_of(type).block;
     CHECK(first % block == 0 && count % block == 0, "a part of a block is read");
@@ -50,20 +54,8 @@ class GgufSource final : public TensorSource {
   }
 
  private:
-  struct Entry {
-    const InputFile* file;
-    const GgufTensor* tensor;
-    TensorInfo info;
-  };
-
-  const Entry& find(std::string_view name) const {
-    const auto entry = entries_.find(name);
-    if (entry == entries_.end()) fail("{} is missing", where(name));
-    return entry->second;
-  }
-
   // As they are stored, but the scales of a block first.
-  static void read_stored(const Entry& entry, int64_t first, int64_t count, std::byte* out) {
+  static void read_stored(const GgufEntry& entry, int64_t first, int64_t count, std::byte* out) {
     const GgmlType& stored = *entry.tensor->stored;
     const StorageType& storage = storage_of(*stored.type);
     const std::span bytes(out, static_cast<size_t>(bytes_of(storage.type, count)));
@@ -100,8 +92,6 @@ class GgufSource final : public TensorSource {
   }
 
   std::shared_ptr<const GgufFile> file_;
-  std::map<std::string, Entry, std::less<>> entries_;
-  std::vector<std::string> names_;
 };
 
 }  // namespace

@@ -13,6 +13,7 @@
 #include "weights/gguf_texts.h"
 #include "weights/raw_tensors.h"
 #include "weights/safetensors.h"
+#include "weights/source_bases.h"
 
 namespace invar {
 
@@ -79,20 +80,24 @@ TensorInfo info_of_blocks(const SafetensorsFile& file, const SafetensorsTensor& 
   return info;
 }
 
-class FileSource : public TensorSource, public RawTensors {
+struct FileEntry {
+  const SafetensorsFile* file;
+  const SafetensorsTensor* tensor;
+  bool is_float;  // a type that weights can have; otherwise info.dtype means nothing
+  TensorInfo info;
+};
+
+class FileSource : public ListedTensors<FileEntry>, public RawTensors {
  public:
   FileSource(const std::string& directory, std::vector<SafetensorsFile> files)
       : directory_(directory), files_(std::move(files)) {
     for (const SafetensorsFile& file : files_)
       for (const SafetensorsTensor& tensor : file.tensors()) add(file, tensor);
-    for (const auto& [name, entry] : entries_) names_.push_back(name);
+    list_names();
   }
 
-  const std::vector<std::string>& names() const override { return names_; }
-  bool has(std::string_view name) const override { return entries_.contains(name); }
-
   const TensorInfo& info(std::string_view name) const override {
-    const Entry& entry = find(name);
+    const FileEntry& entry = find(name);
     if (!entry.is_float)
       fail("{}: expected elements of BF16, F16 or F32, found {}", where(name), entry.tensor->dtype);
     return entry.info;
@@ -102,7 +107,7 @@ class FileSource : public TensorSource, public RawTensors {
             void* out) const override {
     const TensorInfo& info = this->info(name);
     CHECK(first >= 0 && count >= 0 && first + count <= info.elements(), "read outside a tensor");
-    const Entry& entry = find(name);
+    const FileEntry& entry = find(name);
     const int64_t in_block = storage_of(info.dtype).block;
     CHECK(first % in_block == 0 && count % in_block == 0, "a part of a block is read");
     const auto bytes = [&](int64_t n) { return static_cast<size_t>(bytes_of(info.dtype, n)); };
@@ -119,7 +124,7 @@ class FileSource : public TensorSource, public RawTensors {
   }
 
   RawTensor read_raw(std::string_view name, bool with_bytes) const override {
-    const Entry& entry = find(name);
+    const FileEntry& entry = find(name);
     RawTensor raw{entry.tensor->dtype, entry.tensor->shape, {}};
     if (!with_bytes) return raw;
     raw.bytes.resize(static_cast<size_t>(entry.tensor->end - entry.tensor->begin));
@@ -134,13 +139,6 @@ class FileSource : public TensorSource, public RawTensors {
   }
 
  private:
-  struct Entry {
-    const SafetensorsFile* file;
-    const SafetensorsTensor* tensor;
-    bool is_float;  // a type that weights can have; otherwise info.dtype means nothing
-    TensorInfo info;
-  };
-
   void add(const SafetensorsFile& file, const SafetensorsTensor& tensor) {
     const std::optional<DType> dtype = element_type(are_mxfp4(tensor) ? "I8" : tensor.dtype);
     const StorageType* blocks = block_type(file, tensor);
@@ -148,22 +146,14 @@ class FileSource : public TensorSource, public RawTensors {
                                    : TensorInfo{dtype.value_or(DType::bf16), tensor.shape};
     const bool is_float = dtype || blocks;
     const auto [entry, is_new] =
-        entries_.try_emplace(tensor.name, Entry{&file, &tensor, is_float, info});
+        entries_.try_emplace(tensor.name, FileEntry{&file, &tensor, is_float, info});
     if (!is_new)
       fail("{}: tensor {} stands in {} too", file.path(), json::quoted(tensor.name),
            entry->second.file->path());
   }
 
-  const Entry& find(std::string_view name) const {
-    const auto entry = entries_.find(name);
-    if (entry == entries_.end()) fail("{} is missing", where(name));
-    return entry->second;
-  }
-
   std::string directory_;
   std::vector<SafetensorsFile> files_;
-  std::map<std::string, Entry, std::less<>> entries_;
-  std::vector<std::string> names_;
 };
 
 // A shard's name comes from outside: it must stay inside the directory. (It may be a symbolic link

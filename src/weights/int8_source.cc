@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "base/error.h"
+#include "weights/source_bases.h"
 
 namespace invar {
 
@@ -87,63 +88,60 @@ void check_w8a8(const json::Value& quantization, const std::string& where) {
 
 namespace {
 
-class Int8Source final : public TensorSource {
+class Int8Source final : public SourceOver {
  public:
   Int8Source(std::unique_ptr<TensorSource> stored, bool as_twin)
-      : stored_(std::move(stored)), as_twin_(as_twin) {
+      : SourceOver(std::move(stored)), as_twin_(as_twin) {
     std::map<std::string, bool, std::less<>> is_scale;
-    for (const std::string& name : stored_->names())
+    for (const std::string& name : base_.names())
       if (is_integers(name)) {
         add(name);
         is_scale[name + std::string(kScale)] = true;
       }
-    for (const std::string& name : stored_->names())
+    for (const std::string& name : base_.names())
       if (!is_scale.contains(name)) names_.push_back(name);
   }
 
   const std::vector<std::string>& names() const override { return names_; }
-  bool has(std::string_view name) const override { return stored_->has(name); }
   const TensorInfo& info(std::string_view name) const override {
     const auto entry = entries_.find(name);
-    return entry == entries_.end() ? stored_->info(name) : entry->second;
+    return entry == entries_.end() ? base_.info(name) : entry->second;
   }
-  const TensorSource& as_stored() const override { return stored_->as_stored(); }
-  std::string where(std::string_view name) const override { return stored_->where(name); }
+  const TensorSource& as_stored() const override { return base_.as_stored(); }
 
   void read(std::string_view name, int64_t first, int64_t count, DType as,
             void* out) const override {
     const auto entry = entries_.find(name);
-    if (entry == entries_.end() || as == DType::i8)
-      return stored_->read(name, first, count, as, out);
+    if (entry == entries_.end() || as == DType::i8) return base_.read(name, first, count, as, out);
     read_twin(name, entry->second.row_elements(), first, count, as, static_cast<char*>(out));
   }
 
   void read_row_scales(std::string_view name, int64_t first_row, int64_t rows,
                        float* out) const override {
     const std::string scale = std::string(name) + std::string(kScale);
-    stored_->read(scale, first_row, rows, DType::f32, out);
+    base_.read(scale, first_row, rows, DType::f32, out);
     for (int64_t i = 0; i < rows; ++i)
-      if (!std::isfinite(out[i])) fail_non_finite(*stored_, scale, first_row + i);
+      if (!std::isfinite(out[i])) fail_non_finite(base_, scale, first_row + i);
   }
 
  private:
   bool is_integers(const std::string& name) const {
     const std::string scale = name + std::string(kScale);
-    return name.ends_with(kWeight) && stored_->has(scale) && stored_->info(name).dtype == DType::i8;
+    return name.ends_with(kWeight) && base_.has(scale) && base_.info(name).dtype == DType::i8;
   }
 
   void add(const std::string& name) {
-    TensorInfo info = stored_->info(name);
+    TensorInfo info = base_.info(name);
     const std::string scale = name + std::string(kScale);
-    const TensorInfo& scales = stored_->info(scale);
+    const TensorInfo& scales = base_.info(scale);
     const bool fits = info.shape.size() == 2 && scales.elements() == info.shape[0] &&
                       scales.shape.size() <= 2 && !scales.shape.empty() &&
                       scales.shape[0] == info.shape[0];
     if (!fits)
       fail("{}: expected a scale for each row of a matrix, found [{}] beside [{}]",
-           stored_->where(scale), fmt::join(scales.shape, ", "), fmt::join(info.shape, ", "));
+           base_.where(scale), fmt::join(scales.shape, ", "), fmt::join(info.shape, ", "));
     if (scales.dtype != DType::bf16 && scales.dtype != DType::f32)
-      fail("{}: expected scales of BF16 or F32, found {}", stored_->where(scale),
+      fail("{}: expected scales of BF16 or F32, found {}", base_.where(scale),
            name_of(scales.dtype));
     info.dtype = as_twin_ ? DType::bf16 : DType::i8;
     entries_[name] = std::move(info);
@@ -158,7 +156,7 @@ class Int8Source final : public TensorSource {
       const int64_t row = i / width, n = std::min((row + 1) * width, first + count) - i;
       float scale = 0;
       read_row_scales(name, row, 1, &scale);
-      stored_->read(name, i, n, DType::i8, integers.data());
+      base_.read(name, i, n, DType::i8, integers.data());
       for (int64_t j = 0; j < n; ++j)
         values[j] = bf16_to_f32(f32_to_bf16(static_cast<float>(integers[j]) * scale));
       convert_elements(values.data(), DType::f32, n, as, out);
@@ -167,7 +165,6 @@ class Int8Source final : public TensorSource {
     }
   }
 
-  std::unique_ptr<TensorSource> stored_;
   const bool as_twin_;
   std::map<std::string, TensorInfo, std::less<>> entries_;
   std::vector<std::string> names_;

@@ -7,6 +7,7 @@
 
 #include "base/check.h"
 #include "base/error.h"
+#include "weights/source_bases.h"
 
 namespace invar {
 
@@ -14,31 +15,29 @@ namespace {
 
 constexpr std::string_view kBlocks = "_blocks", kScales = "_scales";
 constexpr int64_t kInBlock = 32, kBlockBytes = 16;
-class Mxfp4Source final : public TensorSource {
+class Mxfp4Source final : public SourceOver {
  public:
-  explicit Mxfp4Source(std::unique_ptr<TensorSource> stored) : stored_(std::move(stored)) {
+  explicit Mxfp4Source(std::unique_ptr<TensorSource> stored) : SourceOver(std::move(stored)) {
     std::map<std::string, bool, std::less<>> is_scales;
-    for (const std::string& name : stored_->names())
-      if (name.ends_with(kBlocks) && stored_->has(scales_of(name))) {
+    for (const std::string& name : base_.names())
+      if (name.ends_with(kBlocks) && base_.has(scales_of(name))) {
         add(name);
         is_scales[scales_of(name)] = true;
       }
-    for (const std::string& name : stored_->names())
+    for (const std::string& name : base_.names())
       if (!is_scales.contains(name)) names_.push_back(name);
   }
 
   const std::vector<std::string>& names() const override { return names_; }
-  bool has(std::string_view name) const override { return stored_->has(name); }
   const TensorInfo& info(std::string_view name) const override {
     const auto entry = entries_.find(name);
-    return entry == entries_.end() ? stored_->info(name) : entry->second;
+    return entry == entries_.end() ? base_.info(name) : entry->second;
   }
-  const TensorSource& as_stored() const override { return stored_->as_stored(); }
-  std::string where(std::string_view name) const override { return stored_->where(name); }
+  const TensorSource& as_stored() const override { return base_.as_stored(); }
 
   void read(std::string_view name, int64_t first, int64_t count, DType as,
             void* out) const override {
-    if (!entries_.contains(name)) return stored_->read(name, first, count, as, out);
+    if (!entries_.contains(name)) return base_.read(name, first, count, as, out);
     if (count == 0) return;
     const int64_t begin = first / kInBlock, blocks = (first + count - 1) / kInBlock + 1 - begin;
     const std::vector<uint8_t> all = read_blocks(name, begin, blocks);
@@ -58,8 +57,8 @@ class Mxfp4Source final : public TensorSource {
   std::vector<uint8_t> read_blocks(std::string_view name, int64_t begin, int64_t blocks) const {
     std::vector<uint8_t> bytes(static_cast<size_t>(blocks * kBlockBytes));
     std::vector<uint8_t> scales(static_cast<size_t>(blocks));
-    stored_->read(name, begin * kBlockBytes, std::ssize(bytes), DType::i8, bytes.data());
-    stored_->read(scales_of(name), begin, blocks, DType::i8, scales.data());
+    base_.read(name, begin * kBlockBytes, std::ssize(bytes), DType::i8, bytes.data());
+    base_.read(scales_of(name), begin, blocks, DType::i8, scales.data());
     std::vector<uint8_t> all(static_cast<size_t>(bytes_of(DType::mxfp4, blocks * kInBlock)));
     uint8_t* to = all.data();
     const uint8_t* from = bytes.data();
@@ -79,20 +78,19 @@ class Mxfp4Source final : public TensorSource {
   }
 
   void add(const std::string& name) {
-    TensorInfo info = stored_->info(name);
-    const TensorInfo& scales = stored_->info(scales_of(name));
+    TensorInfo info = base_.info(name);
+    const TensorInfo& scales = base_.info(scales_of(name));
     std::vector<int64_t> of_blocks = info.shape;
     if (!of_blocks.empty()) of_blocks.pop_back();
     const bool are_bytes = info.dtype == DType::i8 && scales.dtype == DType::i8;
     if (!are_bytes || of_blocks.empty() || info.shape.back() != kBlockBytes ||
         scales.shape != of_blocks)
       fail("{}: expected blocks of 16 bytes, a scale for each, found [{}] beside scales [{}]",
-           stored_->where(name), fmt::join(info.shape, ", "), fmt::join(scales.shape, ", "));
+           base_.where(name), fmt::join(info.shape, ", "), fmt::join(scales.shape, ", "));
     of_blocks.back() *= kInBlock;
     entries_[name] = {DType::mxfp4, std::move(of_blocks)};
   }
 
-  std::unique_ptr<TensorSource> stored_;
   std::map<std::string, TensorInfo, std::less<>> entries_;
   std::vector<std::string> names_;
 };

@@ -8,6 +8,7 @@
 #include "base/error.h"
 #include "weights/int8_source.h"
 #include "weights/packed_formats.h"
+#include "weights/source_bases.h"
 
 namespace invar {
 
@@ -16,7 +17,13 @@ namespace {
 constexpr std::string_view kWeight = "weight";
 constexpr size_t kKept = 8;  // modules whose tensors are kept
 
-class PackedSource final : public TensorSource {
+struct PackedEntry {
+  std::string module;  // with the point behind it; empty: a tensor as it is
+  TensorInfo info;
+  bool is_known = true;
+};
+
+class PackedSource final : public ListedTensors<PackedEntry> {
  public:
   PackedSource(std::unique_ptr<TensorSource> stored, const PackedFormat& format)
       : stored_(std::move(stored)),
@@ -27,16 +34,13 @@ class PackedSource final : public TensorSource {
       if (const std::string module = module_of(name); !module.empty()) add(module);
     for (const std::string& name : stored_->names())
       if (!belongs(name)) add_plain(name);
-    for (const auto& [name, entry] : entries_) names_.push_back(name);
+    list_names();
   }
 
-  const std::vector<std::string>& names() const override { return names_; }
-  bool has(std::string_view name) const override { return entries_.contains(name); }
   const TensorInfo& info(std::string_view name) const override {
-    const Entry& entry = find(name);
+    const PackedEntry& entry = find(name);
     return entry.is_known ? entry.info : stored_->info(name);
   }
-  const TensorSource& as_stored() const override { return *this; }
   std::string where(std::string_view name) const override {
     const auto entry = entries_.find(name);
     return stored_->where(entry == entries_.end() || entry->second.module.empty()
@@ -46,7 +50,7 @@ class PackedSource final : public TensorSource {
 
   void read(std::string_view name, int64_t first, int64_t count, DType as,
             void* out) const override {
-    const Entry& entry = find(name);
+    const PackedEntry& entry = find(name);
     if (entry.module.empty()) return stored_->read(name, first, count, as, out);
     const auto matrix = kept(entry.module);
     const int64_t width = matrix->columns();
@@ -64,12 +68,12 @@ class PackedSource final : public TensorSource {
 
   // The matrix behind a tensor; null where that is none of a module's.
   std::shared_ptr<const PackedMatrix> matrix(std::string_view name) const {
-    const Entry& entry = find(name);
+    const PackedEntry& entry = find(name);
     return entry.module.empty() ? nullptr : kept(entry.module);
   }
   // The type of blocks that hold a module's elements as they are, or bf16.
   DType block_type(std::string_view name, Quantised how) const {
-    const Entry& entry = find(name);
+    const PackedEntry& entry = find(name);
     if (entry.module.empty()) return DType::bf16;
     const int64_t columns = entry.info.shape.at(1);
     if (how == Quantised::as_fp8)
@@ -80,12 +84,6 @@ class PackedSource final : public TensorSource {
   }
 
  private:
-  struct Entry {
-    std::string module;  // with the point behind it; empty: a tensor as it is
-    TensorInfo info;
-    bool is_known = true;
-  };
-
   // "model.layers.0.mlp.up_proj." where this is the tensor of a module's elements.
   std::string module_of(std::string_view name) const {
     const std::string_view elements = PackedMatrix::elements_name(format_);
@@ -128,7 +126,7 @@ class PackedSource final : public TensorSource {
     if (const auto other = entries_.find(name); other != entries_.end())
       fail("{}: expected one form of the matrix, found {}{} too", stored_->where(name),
            other->second.module, PackedMatrix::elements_name(format_));
-    Entry entry;
+    PackedEntry entry;
     try {
       entry.info = stored_->info(name);
     } catch (const Error&) {
@@ -137,12 +135,6 @@ class PackedSource final : public TensorSource {
     if (entry.info.shape.size() >= 2 && entry.info.dtype != DType::i8)
       entry.info.dtype = DType::bf16;
     entries_[name] = std::move(entry);
-  }
-
-  const Entry& find(std::string_view name) const {
-    const auto entry = entries_.find(name);
-    if (entry == entries_.end()) fail("{} is missing", where(name));
-    return entry->second;
   }
 
   // The module's tensors, read once for all threads that take rows of it.
@@ -161,41 +153,37 @@ class PackedSource final : public TensorSource {
   std::unique_ptr<TensorSource> stored_;
   const RawTensors* raw_;
   const PackedFormat format_;
-  std::map<std::string, Entry, std::less<>> entries_;
-  std::vector<std::string> names_;
   mutable std::mutex reading_;
   mutable std::list<std::pair<std::string, std::shared_ptr<const PackedMatrix>>> kept_;
 };
 
 // The same with matrices in blocks that hold their elements as they are.
-class BlockSource final : public TensorSource {
+class BlockSource final : public SourceOver {
  public:
-  BlockSource(std::unique_ptr<PackedSource> twin, Quantised how) : twin_(std::move(twin)) {
-    for (const std::string& name : twin_->names()) {
-      const DType type = twin_->block_type(name, how);
+  BlockSource(std::unique_ptr<PackedSource> twin, Quantised how)
+      : SourceOver(std::move(twin)), twin_(static_cast<const PackedSource&>(base_)) {
+    for (const std::string& name : twin_.names()) {
+      const DType type = twin_.block_type(name, how);
       if (type == DType::bf16) continue;
-      infos_[name] = twin_->info(name);
+      infos_[name] = twin_.info(name);
       infos_[name].dtype = type;
     }
   }
 
-  const std::vector<std::string>& names() const override { return twin_->names(); }
-  bool has(std::string_view name) const override { return twin_->has(name); }
   const TensorInfo& info(std::string_view name) const override {
     const auto entry = infos_.find(name);
-    return entry == infos_.end() ? twin_->info(name) : entry->second;
+    return entry == infos_.end() ? twin_.info(name) : entry->second;
   }
-  const TensorSource& as_stored() const override { return *twin_; }
-  std::string where(std::string_view name) const override { return twin_->where(name); }
+  const TensorSource& as_stored() const override { return twin_; }
 
   void read(std::string_view name, int64_t first, int64_t count, DType as,
             void* out) const override {
     const auto entry = infos_.find(name);
     if (entry == infos_.end() || as != entry->second.dtype)
-      return twin_->read(name, first, count, as, out);
+      return twin_.read(name, first, count, as, out);
     const int64_t block = storage_of(as).block, row_blocks = entry->second.shape.at(1) / block;
     CHECK(first % block == 0 && count % block == 0, "whole blocks are read as they are");
-    const auto matrix = twin_->matrix(name);
+    const auto matrix = twin_.matrix(name);
     auto* to = static_cast<uint8_t*>(out);
     for (int64_t b = first / block, end = (first + count) / block; b < end;) {
       const int64_t n = std::min((b / row_blocks + 1) * row_blocks, end) - b;
@@ -206,7 +194,7 @@ class BlockSource final : public TensorSource {
   }
 
  private:
-  std::unique_ptr<PackedSource> twin_;
+  const PackedSource& twin_;
   std::map<std::string, TensorInfo, std::less<>> infos_;
 };
 

@@ -10,6 +10,7 @@
 #include "base/error.h"
 #include "model/families/gguf_places.h"
 #include "numerics/math.h"
+#include "weights/source_bases.h"
 
 namespace invar {
 
@@ -28,7 +29,12 @@ std::vector<TensorSpec> readable_tensors(const DecoderSpec& spec) {
   return tensors;
 }
 
-class FamilySource : public TensorSource {
+struct FamilyEntry {
+  StoredAt at;
+  TensorInfo info;
+};
+
+class FamilySource : public ListedTensors<FamilyEntry> {
  public:
   FamilySource(const DecoderSpec& announced, const TensorSource& stored, bool adds_offsets = true)
       : stored_(stored) {
@@ -61,20 +67,17 @@ class FamilySource : public TensorSource {
           entries_[there] = {{here}, stored.info(here)};
           taken[here] = true;
         }
-    for (const auto& [name, entry] : entries_) names_.push_back(name);
+    list_names();
     for (const std::string& name : stored.names())
       if (!taken.contains(name) && !is_left_out(spec, stored, name)) keep(name);
     std::ranges::sort(names_);
   }
 
-  const std::vector<std::string>& names() const override { return names_; }
-  bool has(std::string_view name) const override { return entries_.contains(name); }
-  const TensorInfo& info(std::string_view name) const override { return find(name).info; }
   const TensorSource& as_stored() const override { return stored_.as_stored(); }
 
   void read(std::string_view name, int64_t first, int64_t count, DType as,
             void* out) const override {
-    const Entry& entry = find(name);
+    const FamilyEntry& entry = find(name);
     if (entry.at.is_exponential) return read_logarithms(entry, first, count, as, out);
     if (entry.at.scale != 1) return read_scaled(entry, first, count, as, out);
     if (entry.at.is_plus_one) return read_plus_one(entry, first, count, as, out);
@@ -84,7 +87,7 @@ class FamilySource : public TensorSource {
 
   void read_row_scales(std::string_view name, int64_t first_row, int64_t rows,
                        float* out) const override {
-    const Entry& entry = find(name);
+    const FamilyEntry& entry = find(name);
     if (!entry.at.row) return stored_.read_row_scales(entry.at.tensor, first_row, rows, out);
     for (int64_t i = 0; i < rows; ++i)
       stored_.read_row_scales(entry.at.tensor, entry.at.row(first_row + i), 1, out + i);
@@ -98,12 +101,8 @@ class FamilySource : public TensorSource {
   }
 
  private:
-  struct Entry {
-    StoredAt at;
-    TensorInfo info;
-  };
-
-  void read_rows(const Entry& entry, int64_t first, int64_t count, DType as, void* out) const {
+  void read_rows(const FamilyEntry& entry, int64_t first, int64_t count, DType as,
+                 void* out) const {
     if (!entry.at.row) return stored_.read(entry.at.tensor, first, count, as, out);
     const int64_t width = entry.info.row_elements();
     char* to = static_cast<char*>(out);
@@ -166,7 +165,8 @@ class FamilySource : public TensorSource {
     names_.push_back(name);
   }
 
-  void read_plus_one(const Entry& entry, int64_t first, int64_t count, DType as, void* out) const {
+  void read_plus_one(const FamilyEntry& entry, int64_t first, int64_t count, DType as,
+                     void* out) const {
     std::vector<float> values(static_cast<size_t>(count));
     read_rows(entry, first, count, DType::f32, values.data());
     for (float& value : values) value = 1.0f + value;
@@ -175,7 +175,7 @@ class FamilySource : public TensorSource {
 
   // Reads x where -exp(x) is stored: the bf16 number that it was made of, where there is one, else
   // an f32.
-  void read_logarithms(const Entry& entry, int64_t first, int64_t count, DType as,
+  void read_logarithms(const FamilyEntry& entry, int64_t first, int64_t count, DType as,
                        void* out) const {
     constexpr float kClose = 0x1p-22f;
     std::vector<float> values(static_cast<size_t>(count));
@@ -192,7 +192,8 @@ class FamilySource : public TensorSource {
   }
 
   // Rounded once to the type that is asked for.
-  void read_scaled(const Entry& entry, int64_t first, int64_t count, DType as, void* out) const {
+  void read_scaled(const FamilyEntry& entry, int64_t first, int64_t count, DType as,
+                   void* out) const {
     std::vector<float> values(static_cast<size_t>(count));
     read_rows(entry, first, count, DType::f32, values.data());
     for (float& value : values) value = value * entry.at.scale;
@@ -200,7 +201,7 @@ class FamilySource : public TensorSource {
   }
 
   // Whole rows of what stands there as columns.
-  void read_transposed(const Entry& entry, int64_t first, int64_t count, DType as,
+  void read_transposed(const FamilyEntry& entry, int64_t first, int64_t count, DType as,
                        void* out) const {
     const int64_t width = entry.info.shape[1], column = first / width, columns = count / width;
     CHECK(first % width == 0 && count % width == 0, "whole rows of a tensor that is turned over");
@@ -222,16 +223,8 @@ class FamilySource : public TensorSource {
     }
   }
 
-  const Entry& find(std::string_view name) const {
-    const auto entry = entries_.find(name);
-    if (entry == entries_.end()) fail("{} is missing", where(name));
-    return entry->second;
-  }
-
   const TensorSource& stored_;
-  std::map<std::string, Entry, std::less<>> entries_;
   std::map<std::string, std::string, std::less<>> missing_;  // and where they should stand
-  std::vector<std::string> names_;
 };
 
 class OwningSource final : public FamilySource {

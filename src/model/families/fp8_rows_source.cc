@@ -8,6 +8,7 @@
 #include "base/check.h"
 #include "model/families/tensor_table.h"
 #include "numerics/e4m3.h"
+#include "weights/source_bases.h"
 
 namespace invar {
 
@@ -15,12 +16,13 @@ namespace {
 
 constexpr DType kRow = DType::e4m3_row;
 
-class Fp8Rows final : public TensorSource {
+class Fp8Rows final : public SourceOver {
  public:
-  Fp8Rows(const DecoderSpec& spec, std::unique_ptr<TensorSource> base) : base_(std::move(base)) {
+  Fp8Rows(const DecoderSpec& spec, std::unique_ptr<TensorSource> base)
+      : SourceOver(std::move(base)) {
     for (const TensorSpec& tensor : tensors_of(spec)) {
-      if (!tensor.takes_quantised || !base_->has(tensor.name)) continue;
-      TensorInfo info = base_->info(tensor.name);
+      if (!tensor.takes_quantised || !base_.has(tensor.name)) continue;
+      TensorInfo info = base_.info(tensor.name);
       if (info.dtype != DType::bf16 || info.shape.size() != 2) continue;
       if (info.row_elements() % storage_of(kRow).block != 0) continue;
       info.dtype = kRow;
@@ -28,25 +30,22 @@ class Fp8Rows final : public TensorSource {
     }
   }
 
-  const std::vector<std::string>& names() const override { return base_->names(); }
-  bool has(std::string_view name) const override { return base_->has(name); }
   const TensorInfo& info(std::string_view name) const override {
     const auto entry = infos_.find(name);
-    return entry == infos_.end() ? base_->info(name) : entry->second;
+    return entry == infos_.end() ? base_.info(name) : entry->second;
   }
-  const TensorSource& as_stored() const override { return base_->as_stored(); }
-  std::string where(std::string_view name) const override { return base_->where(name); }
+  const TensorSource& as_stored() const override { return base_.as_stored(); }
 
   void read(std::string_view name, int64_t first, int64_t count, DType as,
             void* out) const override {
-    if (as != kRow) return base_->read(name, first, count, as, out);
+    if (as != kRow) return base_.read(name, first, count, as, out);
     const int64_t block = storage_of(as).block, width = info(name).row_elements();
     CHECK(first % block == 0 && count % block == 0, "whole blocks are read as they are");
     std::vector<float> row(static_cast<size_t>(width));
     auto* to = static_cast<uint8_t*>(out);
     for (int64_t i = first, end; i < first + count; i = end) {
       end = std::min((i / width + 1) * width, first + count);
-      base_->read_rows(name, i / width, 1, DType::f32, row.data());
+      base_.read_rows(name, i / width, 1, DType::f32, row.data());
       const float scale = scale_of(name, i / width, row);
       for (int64_t column = i % width; column < i % width + end - i; column += block)
         to = write_block(&row[column], scale, to);
@@ -59,7 +58,7 @@ class Fp8Rows final : public TensorSource {
     float largest = 0;
     for (size_t i = 0; i < weights.size(); ++i) {
       if (!std::isfinite(weights[i]))
-        fail_non_finite(*base_, name, row * std::ssize(weights) + static_cast<int64_t>(i));
+        fail_non_finite(base_, name, row * std::ssize(weights) + static_cast<int64_t>(i));
       largest = std::max(largest, std::fabs(weights[i]));
     }
     return largest / kLargest > 0 ? largest / kLargest : 1;
@@ -73,7 +72,6 @@ class Fp8Rows final : public TensorSource {
     return to;
   }
 
-  std::unique_ptr<TensorSource> base_;
   std::map<std::string, TensorInfo, std::less<>> infos_;
 };
 

@@ -25,6 +25,7 @@
 #include "weights/gguf_metadata.h"
 #include "weights/hf_directory.h"
 #include "weights/packed_formats.h"
+#include "weights/source_bases.h"
 
 namespace invar {
 
@@ -33,34 +34,35 @@ namespace fs = std::filesystem;
 namespace {
 
 // Tensors of another source under other names, or as other types, or with their rows elsewhere.
-class RenamedSource final : public TensorSource {
+// Rows of a tensor of the other source that stand together in both. Or columns of it, and of
+// another one in turn with them.
+struct RenamedRun {
+  int name, other;  // in RenamedEntry::names; -1: there is none
+  int64_t first, rows;
+  bool is_turned;
+};
+struct RenamedEntry {
+  TensorInfo info;
+  int64_t width = 1;             // elements of a row
+  std::vector<RenamedRun> runs;  // one behind the other
+  std::vector<std::string> names;
+  bool is_minus_one = false;    // 1 is taken away from its elements, exactly
+  bool is_exponential = false;  // it is -exp of them
+  float factor = 1;             // they are its elements times this
+  std::vector<float> numbers;   // its elements, where it is made of no other tensor
+};
+
+class RenamedSource final : public ListedTensors<RenamedEntry> {
  public:
-  // Rows of a tensor of the other source that stand together in both. Or columns of it, and of
-  // another one in turn with them.
-  struct Run {
-    int name, other;  // in Entry::names; -1: there is none
-    int64_t first, rows;
-    bool is_turned;
-  };
-  struct Entry {
-    TensorInfo info;
-    int64_t width = 1;      // elements of a row
-    std::vector<Run> runs;  // one behind the other
-    std::vector<std::string> names;
-    bool is_minus_one = false;    // 1 is taken away from its elements, exactly
-    bool is_exponential = false;  // it is -exp of them
-    float factor = 1;             // they are its elements times this
-    std::vector<float> numbers;   // its elements, where it is made of no other tensor
-  };
+  using Run = RenamedRun;
+  using Entry = RenamedEntry;
 
   RenamedSource(const TensorSource& base, std::map<std::string, Entry, std::less<>> entries)
-      : base_(base), entries_(std::move(entries)) {
-    for (const auto& [name, entry] : entries_) names_.push_back(name);
+      : base_(base) {
+    entries_ = std::move(entries);
+    list_names();
   }
 
-  const std::vector<std::string>& names() const override { return names_; }
-  bool has(std::string_view name) const override { return entries_.contains(name); }
-  const TensorInfo& info(std::string_view name) const override { return find(name).info; }
   std::string where(std::string_view name) const override {
     const Entry& entry = find(name);
     return entry.names.empty() ? std::string(name) : base_.where(entry.names[0]);
@@ -98,8 +100,6 @@ class RenamedSource final : public TensorSource {
   }
 
  private:
-  const Entry& find(std::string_view name) const { return entries_.find(name)->second; }
-
   // A tensor turned over, whose rows are its columns, each element before its place's of the other
   // one. Kept for all threads that take rows of it.
   using Bytes = std::shared_ptr<const std::vector<char>>;
@@ -172,8 +172,6 @@ class RenamedSource final : public TensorSource {
   }
 
   const TensorSource& base_;
-  std::map<std::string, Entry, std::less<>> entries_;
-  std::vector<std::string> names_;
   static constexpr size_t kKept = 8;
   mutable std::mutex turning_;
   mutable std::list<std::pair<std::pair<std::string, DType>, Bytes>> kept_;

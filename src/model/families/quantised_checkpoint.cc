@@ -13,6 +13,7 @@
 #include "numerics/e4m3.h"
 #include "weights/checkpoint_writer.h"
 #include "weights/gguf.h"
+#include "weights/source_bases.h"
 
 namespace invar {
 
@@ -44,11 +45,11 @@ int64_t ceil_div(int64_t x, int64_t y) {
 }
 
 // Some tensors of a source as numbers of a byte, and their scales beside them.
-class QuantisedSource final : public TensorSource {
+class QuantisedSource final : public SourceOver {
  public:
   QuantisedSource(const TensorSource& base, const ByteFormat& format,
                   const std::vector<std::string>& quantised, ThreadPool& pool)
-      : base_(base), format_(format) {
+      : SourceOver(base), format_(format) {
     for (const std::string& name : base.names()) infos_[name] = base.info(name);
     for (const std::string& name : quantised) {
       const int64_t rows = infos_[name].shape[0], width = infos_[name].row_elements();
@@ -62,7 +63,6 @@ class QuantisedSource final : public TensorSource {
   const std::vector<std::string>& names() const override { return names_; }
   bool has(std::string_view name) const override { return infos_.contains(name); }
   const TensorInfo& info(std::string_view name) const override { return infos_.find(name)->second; }
-  std::string where(std::string_view name) const override { return base_.where(name); }
 
   void read(std::string_view name, int64_t first, int64_t count, DType as,
             void* out) const override {
@@ -120,7 +120,6 @@ class QuantisedSource final : public TensorSource {
     }
   }
 
-  const TensorSource& base_;
   const ByteFormat& format_;
   std::map<std::string, TensorInfo, std::less<>> infos_;
   std::map<std::string, std::vector<float>, std::less<>> scales_;

@@ -7,33 +7,68 @@
 #include "base/error.h"
 #include "base/json.h"
 #include "model/parts/part.h"
+#include "weights/source_bases.h"
 
 namespace invar {
 
 namespace {
 
 // Stored tensors, each of whose rows is one of a tensor of the decoder's.
-class StoredForm final : public TensorSource {
+struct StoredRow {
+  int32_t part = -1;
+  int64_t row = 0;
+};
+struct StoredEntry {
+  StoredEntry(StoredTensor&& stored, const TensorSource& trained) : tensor(std::move(stored)) {
+    const TensorSpec& one = tensor.parts[0].of;
+    info = {trained.info(one.name).dtype, tensor.shape};
+    width = one.shape.size() == 2 ? one.shape[1] : 1;
+    if (tensor.parts.size() == 1 && !tensor.parts[0].at.row) return;
+    rows.resize(static_cast<size_t>(info.elements() / width));
+    for (size_t part = 0; part < tensor.parts.size(); ++part) {
+      const auto& [of, at] = tensor.parts[part];
+      for (int64_t row = 0; row < of.shape[0]; ++row)
+        rows[static_cast<size_t>(at.row ? at.row(row) : row)] = {static_cast<int32_t>(part), row};
+    }
+    CHECK(std::ranges::none_of(rows, [](const StoredRow& row) { return row.part < 0; }),
+          "a stored row that is no tensor's");
+  }
+  // Behind the rows from `row` on that stand together in the decoder's tensor, up to element
+  // `end`.
+  int64_t end_of_run(int64_t row, int64_t end) const {
+    const StoredRow& from = rows[static_cast<size_t>(row)];
+    int64_t next = row + 1;
+    for (; next * width < end; ++next) {
+      const StoredRow& other = rows[static_cast<size_t>(next)];
+      if (other.part != from.part || other.row != from.row + next - row) break;
+    }
+    return next;
+  }
+
+  StoredTensor tensor;
+  TensorInfo info;
+  int64_t width = 1;            // of a row
+  std::vector<StoredRow> rows;  // none: it is a tensor of the decoder's as it stands
+};
+
+class StoredForm final : public ListedTensors<StoredEntry> {
  public:
   StoredForm(const DecoderSpec& spec, const TensorSource& trained) : trained_(trained) {
     for (StoredTensor& tensor : stored_tensors(spec)) {
       names_.push_back(tensor.name);
       std::string name = tensor.name;
-      entries_.emplace(std::move(name), Entry(std::move(tensor), trained));
+      entries_.emplace(std::move(name), StoredEntry(std::move(tensor), trained));
     }
     std::ranges::sort(names_);
   }
 
-  const std::vector<std::string>& names() const override { return names_; }
-  bool has(std::string_view name) const override { return entries_.contains(name); }
-  const TensorInfo& info(std::string_view name) const override { return find(name).info; }
   std::string where(std::string_view name) const override {
     return fmt::format("the trained model: tensor {}", json::quoted(name));
   }
 
   void read(std::string_view name, int64_t first, int64_t count, DType as,
             void* out) const override {
-    const Entry& entry = find(name);
+    const StoredEntry& entry = find(name);
     if (entry.rows.empty())
       return trained_.read(entry.tensor.parts[0].of.name, first, count, as, out);
     const int64_t end = first + count;
@@ -41,7 +76,7 @@ class StoredForm final : public TensorSource {
     for (int64_t at = first; at < end;) {
       const int64_t row = at / entry.width, next = entry.end_of_run(row, end);
       const int64_t n = std::min(next * entry.width, end) - at;
-      const Row& from = entry.rows[static_cast<size_t>(row)];
+      const StoredRow& from = entry.rows[static_cast<size_t>(row)];
       trained_.read(entry.tensor.parts[static_cast<size_t>(from.part)].of.name,
                     from.row * entry.width + at % entry.width, n, as, to);
       to += n * size_of(as);
@@ -50,52 +85,7 @@ class StoredForm final : public TensorSource {
   }
 
  private:
-  struct Row {
-    int32_t part = -1;
-    int64_t row = 0;
-  };
-  struct Entry {
-    Entry(StoredTensor&& stored, const TensorSource& trained) : tensor(std::move(stored)) {
-      const TensorSpec& one = tensor.parts[0].of;
-      info = {trained.info(one.name).dtype, tensor.shape};
-      width = one.shape.size() == 2 ? one.shape[1] : 1;
-      if (tensor.parts.size() == 1 && !tensor.parts[0].at.row) return;
-      rows.resize(static_cast<size_t>(info.elements() / width));
-      for (size_t part = 0; part < tensor.parts.size(); ++part) {
-        const auto& [of, at] = tensor.parts[part];
-        for (int64_t row = 0; row < of.shape[0]; ++row)
-          rows[static_cast<size_t>(at.row ? at.row(row) : row)] = {static_cast<int32_t>(part), row};
-      }
-      CHECK(std::ranges::none_of(rows, [](const Row& row) { return row.part < 0; }),
-            "a stored row that is no tensor's");
-    }
-    // Behind the rows from `row` on that stand together in the decoder's tensor, up to element
-    // `end`.
-    int64_t end_of_run(int64_t row, int64_t end) const {
-      const Row& from = rows[static_cast<size_t>(row)];
-      int64_t next = row + 1;
-      for (; next * width < end; ++next) {
-        const Row& other = rows[static_cast<size_t>(next)];
-        if (other.part != from.part || other.row != from.row + next - row) break;
-      }
-      return next;
-    }
-
-    StoredTensor tensor;
-    TensorInfo info;
-    int64_t width = 1;      // of a row
-    std::vector<Row> rows;  // none: it is a tensor of the decoder's as it stands
-  };
-
-  const Entry& find(std::string_view name) const {
-    const auto entry = entries_.find(name);
-    if (entry == entries_.end()) fail("{} is missing", where(name));
-    return entry->second;
-  }
-
   const TensorSource& trained_;
-  std::map<std::string, Entry, std::less<>> entries_;
-  std::vector<std::string> names_;
 };
 
 }  // namespace
