@@ -46,18 +46,25 @@ BackendStats InprocBackend::stats() const {
 
 void InprocBackend::submit(Request request) {
   constraints_.hold(request);
-  {
-    const std::lock_guard lock(mutex_);
-    expect_working();
-    added_.push_back(std::move(request));
-  }
-  woken_.notify_one();
+  order([this, request = std::move(request)]() mutable { add(std::move(request)); });
 }
 
 void InprocBackend::cancel(int64_t id) {
+  try {
+    order([this, id] {
+      engine_.abort(id);
+      watch_.forget(id);
+    });
+  } catch (const EngineFailed&) {  // it computes nothing any longer
+  }
+}
+
+// On the engine's thread, before its next step.
+void InprocBackend::order(std::function<void()> what) {
   {
     const std::lock_guard lock(mutex_);
-    cancelled_.push_back(id);
+    if (!failure_.empty()) throw EngineFailed(failure_);
+    orders_.push_back(std::move(what));
   }
   woken_.notify_one();
 }
@@ -127,28 +134,10 @@ void InprocBackend::follow_weights(const Digest& weights) {
 
 // Waits; throws what the task throws.
 void InprocBackend::between_steps(std::function<void()> task) {
-  std::future<void> done;
-  {
-    const std::lock_guard lock(mutex_);
-    expect_working();
-    done = tasks_.emplace_back(std::move(task)).get_future();
-  }
-  woken_.notify_one();
+  auto asked = std::make_shared<std::packaged_task<void()>>(std::move(task));
+  std::future<void> done = asked->get_future();
+  order([asked = std::move(asked)] { (*asked)(); });
   done.get();
-}
-
-void InprocBackend::run_tasks() {
-  std::vector<std::packaged_task<void()>> tasks;
-  {
-    const std::lock_guard lock(mutex_);
-    tasks.swap(tasks_);
-  }
-  for (auto& task : tasks) task();
-}
-
-// With the mutex held.
-void InprocBackend::expect_working() const {
-  if (!failure_.empty()) throw EngineFailed(failure_);
 }
 
 // A device that failed, memory that could not be had: blocks and sequences are in the middle of a
@@ -157,8 +146,7 @@ void InprocBackend::fail(const std::string& sentence) {
   {
     const std::lock_guard lock(mutex_);
     failure_ = "the engine failed: " + sentence;
-    added_.clear();
-    tasks_.clear();  // who waits for one hears that it will not come
+    orders_.clear();  // who waits for one hears that it will not come
   }
   sink_->on_failure(failure_);
 }
@@ -176,42 +164,26 @@ void InprocBackend::work() {
   // This thread computes, as rank 0 too.
   if (engine_.model().device().is_host()) engine_.threads().pin_caller();
   while (true) {
+    std::vector<std::function<void()>> orders;
     {
       std::unique_lock lock(mutex_);
-      woken_.wait(lock, [&] {
-        return stopping_ || engine_.has_work() || !added_.empty() || !cancelled_.empty() ||
-               !tasks_.empty();
-      });
+      woken_.wait(lock, [&] { return stopping_ || engine_.has_work() || !orders_.empty(); });
       if (stopping_) return;
+      orders.swap(orders_);
     }
-    take_orders();
-    run_tasks();
+    for (const auto& order : orders) order();
     count(watch_.step(*sink_));
     sink_->on_step_end();
   }
 }
 
-void InprocBackend::take_orders() {
-  std::vector<Request> added;
-  std::vector<int64_t> cancelled;
-  {
-    const std::lock_guard lock(mutex_);
-    added.swap(added_);
-    cancelled.swap(cancelled_);
-  }
-  for (Request& request : added) {
-    const int64_t id = request.id;
-    try {
-      engine_.add(std::move(request));
-    } catch (const Error&) {  // the front checks what it submits
-      sink_->on_token({.request = id,
-                       .finish = FinishReason::failed,
-                       .error = "the engine refused the request"});
-    }
-  }
-  for (const int64_t id : cancelled) {
-    engine_.abort(id);
-    watch_.forget(id);
+void InprocBackend::add(Request request) {
+  const int64_t id = request.id;
+  try {
+    engine_.add(std::move(request));
+  } catch (const Error&) {  // the front checks what it submits
+    sink_->on_token(
+        {.request = id, .finish = FinishReason::failed, .error = "the engine refused the request"});
   }
 }
 

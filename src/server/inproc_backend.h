@@ -3,6 +3,7 @@
 
 #include <atomic>
 #include <condition_variable>
+#include <functional>
 #include <future>
 #include <memory>
 #include <mutex>
@@ -45,9 +46,8 @@ class InprocBackend final : public Backend {
   void run();
   void work();
   void fail(const std::string& sentence);
-  void expect_working() const;
-  void take_orders();
-  void run_tasks();
+  void add(Request request);
+  void order(std::function<void()> what);
   void between_steps(std::function<void()> task);
   void count(bool stepped);
   void set_weights(const Digest& digest);
@@ -64,9 +64,7 @@ class InprocBackend final : public Backend {
 
   mutable std::mutex mutex_;  // guards what follows
   std::condition_variable woken_;
-  std::vector<Request> added_;
-  std::vector<int64_t> cancelled_;
-  std::vector<std::packaged_task<void()>> tasks_;
+  std::vector<std::function<void()>> orders_;  // in the order in which they were given
   BackendFacts facts_;
   BackendStats stats_;
   bool stopping_ = false;
