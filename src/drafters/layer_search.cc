@@ -33,7 +33,7 @@ class LayerSearch {
       double best = -std::numeric_limits<double>::infinity();
       std::vector<int> best_set;
       for (int layer = 1; layer < layers_ - 1; ++layer) {
-        if (std::ranges::binary_search(skipped, layer) || spec_.keys_are_shared(layer)) continue;
+        if (std::ranges::binary_search(skipped, layer) || spec_.is_shared(layer)) continue;
         std::vector<int> set = skipped;
         set.insert(std::ranges::upper_bound(set, layer), layer);
         if (const double found = score_without(set); best_set.empty() || found > best) {

@@ -68,9 +68,11 @@ std::vector<int> layers_to_skip(const SpeculativeConfig& config, Model& target,
     fail_usage("expected skip_layers from 1 to {}, before the target's last, found {}", last - 1,
                config.skip_layers.back());
   for (const int layer : config.skip_layers)
-    if (target.spec().keys_are_shared(layer))
-      fail_usage("expected skip_layers whose keys and values no later layer reads, found {}",
-                 layer);
+    if (target.spec().is_shared(layer))
+      fail_usage(
+          "expected skip_layers of whose keys, values and indexes no later layer reads any, found "
+          "{}",
+          layer);
   return {config.skip_layers.begin(), config.skip_layers.end()};
 }
 

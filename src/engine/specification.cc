@@ -128,6 +128,13 @@ void add(json::Value& object, const AttentionSpec& attention) {
                                       {"still", latent->nope},
                                       {"value", latent->value},
                                       {"query_rank", latent->query_rank}});
+  if (attention.latent && attention.latent->indexer) {
+    const IndexerSpec& indexer = *attention.latent->indexer;
+    object.set("indexer", json::Object{{"heads", indexer.heads},
+                                       {"size", indexer.size},
+                                       {"chosen", indexer.most},
+                                       {"shared", indexer.is_shared}});
+  }
   if (attention.score_scale != 0) object.set("score_scale", bits_of(attention.score_scale));
   if (attention.score_cap != 0) object.set("score_cap", bits_of(attention.score_cap));
   if (attention.has_sinks) object.set("sinks", true);

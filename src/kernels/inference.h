@@ -29,6 +29,12 @@ struct RecurrentKeysParams;
 struct RecurrenceParams;
 struct GatedNormParams;
 
+// Parameters of an indexer: kernels/indexer.h.
+struct StoreIndexParams;
+struct IndexScoresParams;
+struct ChooseSlotsParams;
+struct GatherSlotsParams;
+
 // Parameters of low-rank adapters: kernels/adapters.h.
 struct AdapterParams;
 struct AddBiasParams;
@@ -98,6 +104,11 @@ struct Kernels {
   Operation<SampleRowsParams> sample;
   Operation<HashLogitsParams> hash_logits;
   Operation<CopyCellsParams> copy_cells;
+  // The operations of an indexer; null where they are not computed.
+  Operation<StoreIndexParams> store_index = nullptr;
+  Operation<IndexScoresParams> index_scores = nullptr;
+  Operation<ChooseSlotsParams> choose_slots = nullptr;
+  Operation<GatherSlotsParams> gather_slots = nullptr;
   // The operations of recurrent layers; null where they are not computed.
   Operation<ShortConvParams> short_conv = nullptr;
   Operation<RecurrentGatesParams> recurrent_gates = nullptr;

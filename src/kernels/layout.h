@@ -9,10 +9,11 @@
 
 namespace invar {
 
-constexpr int kPanelWidth = 16;   // outputs in one panel of a packed weight
-constexpr int kLeafPad = 32;      // inner sizes are padded with zeros to this many elements
-constexpr int kMostSplitK = 8;    // parts that a product is cut into (numerics 2)
-constexpr int kSplitSlots = 128;  // slots in one split of attention (numerics 4)
+constexpr int kPanelWidth = 16;     // outputs in one panel of a packed weight
+constexpr int kLeafPad = 32;        // inner sizes are padded with zeros to this many elements
+constexpr int kMostSplitK = 8;      // parts that a product is cut into (numerics 2)
+constexpr int kSplitSlots = 128;    // slots in one split of attention (numerics 4)
+constexpr int kMostIndexDim = 256;  // elements of an indexer's head
 
 constexpr int64_t round_up(int64_t x, int64_t multiple) {
   return (x + multiple - 1) / multiple * multiple;
@@ -91,6 +92,11 @@ struct KvLayer {
   // from here before attention.
   StoredKv stored;
 
+  // Layers with an indexer (numerics 4.6) have a key of bf16 for each slot, in panels as the keys
+  // above, [block][P/16][I/32][16 pairs of elements][16 slots][2].
+  bf16_t* index_keys = nullptr;
+  int32_t index_dim = 0;  // I, a multiple of 32
+
   constexpr bool is_f32() const { return type == DType::f32; }
   float* f32_keys() const { return reinterpret_cast<float*>(keys); }
   float* f32_values() const { return reinterpret_cast<float*>(values); }
@@ -112,6 +118,10 @@ struct KvLayer {
     if (layout == CacheLayout::rows) return row_index(block, head, slot, e);
     return (block * kv_heads + head) * value_block() + slot / 32 * 32 * round_up(head_dim, 16) +
            packed_index(e, slot % 32, 32);
+  }
+  constexpr int64_t index_block() const { return int64_t{block_size} * index_dim; }
+  constexpr int64_t index_at(int64_t block, int64_t slot, int64_t e) const {
+    return block * index_block() + packed_index_bf16(slot, e, index_dim);
   }
   constexpr int64_t packed_index(int64_t output, int64_t inner, int64_t k) const {
     return is_f32() ? packed_index_f32(output, inner, k) : packed_index_bf16(output, inner, k);

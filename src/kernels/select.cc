@@ -12,6 +12,7 @@
 #include "kernels/cpu/features.h"
 #include "kernels/cpu/fp8.h"
 #include "kernels/cpu/hopper.h"
+#include "kernels/cpu/indexer.h"
 #include "kernels/cpu/int8.h"
 #include "kernels/cpu/matmul.h"
 #include "kernels/cpu/pair.h"
@@ -33,16 +34,19 @@ struct Implementation {
 };
 
 constexpr cpu::AttendFunctions kAvx2Attend = {cpu::attend_avx2, cpu::kVectorTileQueries,
-                                              cpu::attend_f32_avx2};
+                                              cpu::attend_f32_avx2, cpu::add_index_scores_avx2};
 constexpr cpu::AttendFunctions kAvx512Attend = {cpu::attend_avx512, cpu::kVectorTileQueries,
-                                                cpu::attend_f32_avx512};
+                                                cpu::attend_f32_avx512,
+                                                cpu::add_index_scores_avx512};
 // Attention of order `pair`, which has no cache of f32.
 constexpr cpu::AttendFunctions kAvx2PairAttend = {cpu::attend_pair_avx2, cpu::kVectorTileQueries,
-                                                  cpu::attend_f32_avx2};
-constexpr cpu::AttendFunctions kAvx512PairAttend = {
-    cpu::attend_pair_avx512, cpu::kVectorTileQueries, cpu::attend_f32_avx512};
+                                                  cpu::attend_f32_avx2,
+                                                  cpu::add_pair_index_scores_avx2};
+constexpr cpu::AttendFunctions kAvx512PairAttend = {cpu::attend_pair_avx512,
+                                                    cpu::kVectorTileQueries, cpu::attend_f32_avx512,
+                                                    cpu::add_pair_index_scores_avx512};
 constexpr cpu::AttendFunctions kAmxAttend = {cpu::attend_amx, cpu::kAmxTileQueries,
-                                             cpu::attend_f32_avx512};
+                                             cpu::attend_f32_avx512, cpu::add_index_scores_avx512};
 
 template <const cpu::RowFunctions& rows, const cpu::RecurrentFunctions& recurrent,
           cpu::RunProduct product, const cpu::AttendFunctions& attend,
@@ -55,12 +59,14 @@ void override_kernels(Kernels& kernels) {
   cpu::override_adapters<rows>(kernels);
   cpu::override_recurrent<recurrent>(kernels);
   cpu::override_attention<attend>(kernels);
+  cpu::override_indexer<attend>(kernels);
   cpu::override_matmul<product>(kernels);
   cpu::override_qkv_product<cpu::matmul<product>, cpu::matmul<int8_product>,
                             cpu::matmul<fp8_product>, rows>(kernels);
   cpu::override_int8<int8_product>(kernels);
   cpu::override_fp8<fp8_product>(kernels);
   cpu::override_attention<pair_attend, Order::pair>(kernels);
+  cpu::override_indexer<pair_attend, Order::pair>(kernels);
   cpu::override_matmul<pair_product, Order::pair>(kernels);
   cpu::override_qkv_product<cpu::matmul<pair_product>, cpu::matmul<int8_product>,
                             cpu::matmul<fp8_product>, rows, Order::pair>(kernels);

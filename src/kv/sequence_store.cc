@@ -25,12 +25,18 @@ DType element_of(CacheType type) {
   return type == CacheType::f32 ? DType::f32 : DType::bf16;
 }
 
-// Bytes of a block of one layer as attention reads it.
+// Bytes of a block of one layer's index keys.
+int64_t index_bytes(const StateShape& shape, int block_size) {
+  return int64_t{block_size} * shape.index_dim * size_of(DType::bf16);
+}
+
+// Bytes of a block of one layer as attention and its indexer read it.
 int64_t read_bytes(const StateShape& shape, int block_size, CacheType type) {
   if (shape.kv_heads == 0) return 0;
   const KvLayer one{
       .block_size = block_size, .kv_heads = shape.kv_heads, .head_dim = shape.head_dim};
-  return shape.kv_heads * (one.key_block() + one.value_block()) * size_of(element_of(type));
+  return shape.kv_heads * (one.key_block() + one.value_block()) * size_of(element_of(type)) +
+         index_bytes(shape, block_size);
 }
 
 int64_t stored_bytes(const StateShape& shape, int block_size, CacheType type) {
@@ -105,12 +111,17 @@ void SequenceStore::place_blocks(Device& device, std::span<const StateShape> lay
                   .kv_heads = shape.kv_heads,
                   .head_dim = shape.head_dim,
                   .layout = options_.layout,
-                  .type = element};
+                  .type = element,
+                  .index_dim = shape.index_dim};
     const int64_t of_keys = shape.kv_heads == 0 ? 0 : shape.kv_heads * layer.key_block();
     layer.keys = reinterpret_cast<bf16_t*>(keys);
     layer.values = reinterpret_cast<bf16_t*>(keys + options_.blocks * of_keys * size_of(element));
+    std::byte* const end = keys + bytes_of(shape);
+    if (shape.index_dim > 0)
+      layer.index_keys = reinterpret_cast<bf16_t*>(
+          end - options_.blocks * index_bytes(shape, options_.block_size));
     layers_.push_back(layer);
-    if (!is_shared) keys += bytes_of(shape);
+    if (!is_shared) keys = end;
   }
 }
 

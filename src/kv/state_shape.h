@@ -9,6 +9,7 @@ namespace invar {
 struct StateShape {
   // For each position: keys and values, in blocks. No heads: none.
   int kv_heads = 0, head_dim = 0;
+  int index_dim = 0;  // of a key of the layer's indexer, in the same blocks; 0: it has none
   // For each sequence, in cells: the rows since the last boundary, and the state at that boundary.
   // 0: none.
   int64_t chunk_bytes = 0, state_bytes = 0;

@@ -105,7 +105,8 @@ int most_ranks(const DecoderSpec& spec) {
 
 int most_stages(const DecoderSpec& spec) {
   const bool shares = std::ranges::any_of(spec.layer_specs, [](const LayerSpec& layer) {
-    return layer.attention() && layer.attention()->shares_keys;
+    return (layer.attention() && layer.attention()->shares_keys) ||
+           (layer.indexer() && layer.indexer()->is_shared);
   });
   return shares || spec.layer_input_width() > 0 ? 1 : spec.layers;
 }

@@ -45,6 +45,10 @@ struct LayerSpec {
   const ExpertsSpec* experts() const { return find<ExpertsSpec>(); }
   ExpertsSpec* experts() { return find<ExpertsSpec>(); }
 
+  const IndexerSpec* indexer() const {
+    const bool has = attention() && attention()->latent && attention()->latent->indexer;
+    return has ? &*attention()->latent->indexer : nullptr;
+  }
   int window() const { return attention() ? attention()->window : 0; }
   int ffn_width() const { return ffn() ? ffn()->width : 0; }
   bool has_networks_beside() const { return experts() && experts()->is_beside; }
@@ -129,9 +133,15 @@ struct DecoderSpec {
     }
     return -1;
   }
-  bool keys_are_shared(int index) const {
-    for (int other = index + 1; other < layers; ++other)
+  // Whether a later layer reads its keys and values, or attends to the positions that it chose.
+  bool is_shared(int index) const {
+    const IndexerSpec* own = layer_specs[static_cast<size_t>(index)].indexer();
+    for (int other = index + 1; other < layers; ++other) {
       if (kv_layer(other) == index) return true;
+      const IndexerSpec* indexer = layer_specs[static_cast<size_t>(other)].indexer();
+      if (indexer && !indexer->is_shared) own = nullptr;
+      if (own && !own->is_shared && indexer) return true;
+    }
     return false;
   }
   // The width of the vector that a token brings to each layer; 0: none.
@@ -149,7 +159,11 @@ struct DecoderSpec {
     const auto last = std::find_if(layer_specs.rbegin(), layer_specs.rend(),
                                    [](const LayerSpec& each) { return each.attention(); });
     LayerSpec module = last == layer_specs.rend() ? layer_specs.back() : *last;
-    if (AttentionSpec* attention = module.attention()) attention->window = 0;
+    if (AttentionSpec* attention = module.attention()) {
+      attention->window = 0;
+      if (attention->latent && attention->latent->indexer)
+        attention->latent->indexer->is_shared = false;
+    }
     module.put(JoinSpec{});
     return module;
   }
@@ -165,6 +179,13 @@ struct DecoderSpec {
   }
   bool operator==(const DecoderSpec&) const = default;
 };
+
+// The indexer of the first layer that has one, or null.
+inline const IndexerSpec* find_indexer(const DecoderSpec& spec) {
+  for (const LayerSpec& layer : spec.layer_specs)
+    if (layer.indexer()) return layer.indexer();
+  return nullptr;
+}
 
 // Whether rows see what stands behind them, so that a text is computed whole.
 inline bool sees_ahead(const DecoderSpec& spec) {

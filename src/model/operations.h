@@ -101,6 +101,7 @@ class Operations {
   std::byte* blocks_scratch() const { return ws_.blocks_scratch.data(); }
   // [T][D], where a network leaves what another one beside it adds to.
   float* beside() const { return ws_.beside.data(); }
+  const ChosenSlots& chosen_slots() const { return ws_.chosen; }
   // The vectors that tokens bring to a layer: [T][stride].
   const float* layer_inputs(int layer) const;
   int64_t layer_inputs_stride() const;

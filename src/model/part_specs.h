@@ -78,6 +78,17 @@ struct JoinSpec {
   bool operator==(const JoinSpec&) const = default;
 };
 
+// Chooses the positions that a row attends to (DeepSeek-V3.2, section 2.1): those with the highest
+// scores of heads of its own, whose keys a sequence keeps beside its latents (numerics 4.6).
+struct IndexerSpec {
+  int heads = 0, size = 0;      // of its queries; they have one key of `size`, a multiple of 32
+  int most = 0;                 // positions
+  bool is_interleaved = false;  // what turns stands in neighbouring pairs in the checkpoint
+  bool is_shared = false;       // the layer has none: it attends to what the one before it chose
+
+  bool operator==(const IndexerSpec&) const = default;
+};
+
 // Attention whose keys and values are one latent vector of each position for all heads (DeepSeek).
 // The decoder then has one key/value head, of the latent and the elements that turn beside it.
 struct LatentSpec {
@@ -88,6 +99,7 @@ struct LatentSpec {
   int query_rank = 0;  // elements of the vector that queries are products of; 0: of the input
   double mscale = 0;   // mscale_all_dim of a rotation with yarn
   float norm_eps = 0;  // for the norms of latents and of queries' vectors; 0: the model's
+  std::optional<IndexerSpec> indexer = {};  // none: a row attends to every earlier position
 
   bool operator==(const LatentSpec&) const = default;
 };

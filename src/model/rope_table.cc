@@ -136,6 +136,8 @@ RopeTables::RopeTables(Device& device, const DecoderSpec& spec) {
     const AttentionSpec* attention = parts.attention();  // without one nobody asks for its table
     const int head_dim = attention ? spec.head_dim_of(*attention) : spec.head_dim;
     table_of_.push_back(attention ? table_of({attention->rope, {}, head_dim}) : 0);
+    const IndexerSpec* indexer = parts.indexer();
+    index_of_.push_back(indexer ? table_of({attention->rope, {}, indexer->size}) : 0);
     growth_of_.push_back(
         attention && attention->growth ? table_of({{}, attention->growth, head_dim}) : 0);
     if (spec.late_qk_norm || (attention && attention->has_unit_heads))

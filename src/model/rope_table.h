@@ -49,6 +49,10 @@ class RopeTables {
   // The table of positions that do not turn anything.
   const RopeTable& still() const { return tables_[still_]; }
   const RopeTable& of(int layer) const { return tables_[table_of_[static_cast<size_t>(layer)]]; }
+  // The table of the layer's indexer.
+  const RopeTable& index_of(int layer) const {
+    return tables_[index_of_[static_cast<size_t>(layer)]];
+  }
   const RopeTable& growth_of(int layer) const {
     return tables_[growth_of_[static_cast<size_t>(layer)]];
   }
@@ -56,6 +60,7 @@ class RopeTables {
  private:
   std::vector<RopeTable> tables_;
   std::vector<size_t> table_of_;   // by layer
+  std::vector<size_t> index_of_;   // by layer, where there are indexers
   std::vector<size_t> growth_of_;  // by layer, where queries grow
   size_t still_ = 0;               // where there is one
 };

@@ -42,6 +42,11 @@ enum class TensorRole {
   latent_norm,
   key_up,
   value_up,
+  index_query,
+  index_key,
+  index_weight,  // of the indexer's heads
+  index_key_norm,
+  index_key_norm_bias,
   recurrent_q,
   recurrent_k,
   recurrent_v,

@@ -66,6 +66,8 @@ Workspace::Workspace(const Decoder& decoder, int max_rows, int max_logit_rows, i
     rank_logits = {device, size_t(max_logit_rows) * shard.vocab_stride * (1 + shard.size), what};
   }
 
+  if (find_indexer(spec)) chosen = ChosenSlots(device, spec, max_rows);
+
   host_non_finite = {device, rows, what};
   last_non_finite = {device, rows, what};
   host_nan_flags = {device, rows, what};
@@ -141,7 +143,7 @@ size_t Workspace::bytes() const {
     total += array->size() * sizeof(float);
   for (const auto* array : {&parts, &normed, &attention_scratch, &blocks_scratch, &quantised_bytes})
     total += array->size();
-  return total;
+  return total + chosen.bytes();
 }
 
 }  // namespace invar

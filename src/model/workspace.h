@@ -8,6 +8,7 @@
 #include "model/adapter_step.h"
 #include "model/baseline.h"
 #include "model/batch.h"
+#include "model/chosen_slots.h"
 #include "model/decoder.h"
 #include "model/step_tables.h"
 
@@ -30,6 +31,7 @@ struct Workspace {
   DeviceArray<std::byte> normed;   // [T or logit rows][D], for the head
   DeviceArray<float> logits;       // [logit rows][V of all ranks]
   DeviceArray<float> partial;      // [T][D]: before ranks are put together, or a norm
+  ChosenSlots chosen;              // where layers have indexers
   DeviceArray<float> beside;       // [T][D]: of a network whose sum with another is normed
   DeviceArray<float> rank_logits;  // of several ranks, before they are put together
   DeviceArray<float> features;     // [T][features] of another decoder, or none

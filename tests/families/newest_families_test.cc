@@ -1,5 +1,6 @@
-// Llama 4, MiMo V2 Flash, Falcon H1 and Gemma 4: what their published configurations say of each
-// layer. Whether the numbers mean what transformers means by them is witness_test.py's affair.
+// Llama 4, MiMo V2 Flash, Falcon H1, Gemma 4, DeepSeek V3.2 and GLM 5: what their published
+// configurations say of each layer. Whether the numbers mean what transformers means by them is
+// witness_test.py's affair.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -306,6 +307,90 @@ TEST(NewestFamilies, ShapesGoThroughJsonAndBack) {
               config)
         << preset;
   }
+}
+
+const std::string kV32 = R"({"architectures": ["DeepseekV32ForCausalLM"], "attention_bias": false,
+  "attention_dropout": 0.0, "bos_token_id": 0, "eos_token_id": 1, "ep_size": 1, "first_k_dense_replace": 3,
+  "hidden_act": "silu", "hidden_size": 7168, "index_head_dim": 128, "index_n_heads": 64, "index_topk": 2048,
+  "initializer_range": 0.02, "intermediate_size": 18432, "kv_lora_rank": 512,
+  "max_position_embeddings": 163840, "model_type": "deepseek_v32", "moe_intermediate_size": 2048,
+  "moe_layer_freq": 1, "n_group": 8, "n_routed_experts": 256, "n_shared_experts": 1, "norm_topk_prob": true,
+  "num_attention_heads": 128, "num_experts_per_tok": 8, "num_hidden_layers": 61, "num_key_value_heads": 128,
+  "num_nextn_predict_layers": 1, "q_lora_rank": 1536, "qk_nope_head_dim": 128, "qk_rope_head_dim": 64,
+  "quantization_config": {"activation_scheme": "dynamic", "fmt": "e4m3", "quant_method": "fp8",
+    "scale_fmt": "ue8m0", "weight_block_size": [128, 128]}, "rms_norm_eps": 1e-06,
+  "rope_scaling": {"beta_fast": 32, "beta_slow": 1, "factor": 40, "mscale": 1.0, "mscale_all_dim": 1.0,
+    "original_max_position_embeddings": 4096, "type": "yarn"}, "rope_theta": 10000,
+  "routed_scaling_factor": 2.5, "scoring_func": "sigmoid", "tie_word_embeddings": false, "topk_group": 4,
+  "topk_method": "noaux_tc", "torch_dtype": "bfloat16", "transformers_version": "4.44.2", "use_cache": true,
+  "v_head_dim": 128, "vocab_size": 129280})";
+
+TEST(NewestFamilies, DeepseekV32HasAnIndexerInEveryLayer) {
+  const DecoderSpec spec = parse(kV32);
+  for (int i = 0; i <= spec.layers; ++i) {
+    const IndexerSpec expected{.heads = 64, .size = 128, .most = 2048};
+    EXPECT_EQ(*spec.layer(i).indexer(), expected) << i;
+  }
+  EXPECT_EQ(most_stages(spec), 61);
+  EXPECT_EQ(states_of(spec)[60].index_dim, 128);
+  EXPECT_EQ(refusal(with(kV32, "\"index_head_dim\": 128", "\"index_head_dim\": 48")),
+            "m/config.json: expected a size of an indexer's heads from 64 to 256, found 48");
+  EXPECT_EQ(refusal(with(kV32, "\"q_lora_rank\": 1536", "\"q_lora_rank\": null")),
+            "m/config.json: expected an indexer's heads of whole thirty-twos beside queries of a "
+            "vector of their own (q_lora_rank), found 128 and 0");
+}
+
+// As published of GLM 5.2, with fewer layers.
+const std::string kGlm52 = R"({"architectures": ["GlmMoeDsaForCausalLM"], "attention_bias": false,
+  "attention_dropout": 0.0, "dtype": "bfloat16", "eos_token_id": [154820, 154827, 154829], "ep_size": 1,
+  "first_k_dense_replace": 3, "head_dim": 192, "hidden_act": "silu", "hidden_size": 6144,
+  "index_head_dim": 128, "index_n_heads": 32, "index_share_for_mtp_iteration": true,
+  "index_skip_topk_offset": 3, "index_topk": 2048, "index_topk_freq": 4, "index_topk_pattern": null,
+  "indexer_rope_interleave": true, "initializer_range": 0.02, "intermediate_size": 12288,
+  "kv_lora_rank": 512, "max_position_embeddings": 1048576, "model_type": "glm_moe_dsa",
+  "moe_intermediate_size": 2048, "moe_layer_freq": 1, "moe_router_dtype": "float32", "n_group": 1,
+  "n_routed_experts": 256, "n_shared_experts": 1, "norm_topk_prob": true, "num_attention_heads": 64,
+  "num_experts_per_tok": 8, "num_hidden_layers": 8, "num_key_value_heads": 64,
+  "num_nextn_predict_layers": 1, "pad_token_id": 154820, "q_lora_rank": 2048, "qk_head_dim": 256,
+  "qk_nope_head_dim": 192, "qk_rope_head_dim": 64, "rms_norm_eps": 1e-05, "rope_interleave": true,
+  "rope_parameters": {"rope_theta": 8000000, "rope_type": "default"}, "routed_scaling_factor": 2.5,
+  "scoring_func": "sigmoid", "tie_word_embeddings": false, "topk_group": 1, "topk_method": "noaux_tc",
+  "v_head_dim": 256, "vocab_size": 154880})";
+
+// A letter for each layer: F has an index of its own, S shares one.
+std::string indexers(const DecoderSpec& spec) {
+  std::string word;
+  for (const LayerSpec& layer : spec.layer_specs) word += layer.indexer()->is_shared ? 'S' : 'F';
+  return word;
+}
+
+TEST(NewestFamilies, MostLayersOfGlm52ShareAnIndex) {
+  const DecoderSpec spec = parse(kGlm52);
+  EXPECT_EQ(indexers(spec), "FFFSSSFS");
+  EXPECT_TRUE(spec.layer(0).indexer()->is_interleaved);
+  EXPECT_FALSE(spec.layer(8).indexer()->is_shared);  // the module's
+  EXPECT_EQ(spec.layer(0).attention()->latent->norm_eps, 1e-6f);
+  EXPECT_EQ(most_stages(spec), 1);
+  EXPECT_EQ(states_of(spec)[2].index_dim, 128);
+  EXPECT_EQ(states_of(spec)[3].index_dim, 0);
+  EXPECT_TRUE(spec.is_shared(2) && !spec.is_shared(1) && !spec.is_shared(3) && spec.is_shared(6));
+  const auto named = [](const std::string& more) {
+    return with(kGlm52, "\"index_topk_pattern\": null", more);
+  };
+  EXPECT_EQ(indexers(parse(named("\"index_topk_pattern\": \"FSFSFSSS\""))), "FSFSFSSS");
+  EXPECT_EQ(indexers(parse(named(R"("indexer_types": ["full", "full", "shared", "shared", "full",
+      "shared", "shared", "shared"])"))),
+            "FFSSFSSS");
+  EXPECT_EQ(refusal(named("\"index_topk_pattern\": \"SSFSFSSS\"")),
+            "m/config.json: expected a layer with an indexer before those that share its choice, "
+            "found none");
+  EXPECT_EQ(refusal(named("\"index_topk_pattern\": \"FSF\"")),
+            "m/config.json: \"index_topk_pattern\": expected 8 letters, F or S, found \"FSF\"");
+}
+
+// GLM 5 and 5.1 say nothing of it.
+TEST(NewestFamilies, Glm5HasAnIndexerInEveryLayer) {
+  EXPECT_EQ(indexers(parse(with(kGlm52, "\"index_topk_freq\": 4,", ""))), "FFFFFFFF");
 }
 
 }  // namespace

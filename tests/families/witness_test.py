@@ -45,6 +45,7 @@ UNTURNED = {"rope_type": "default", "rope_theta": None}
 NEMOTRON = dict(mamba_num_heads=4, mamba_head_dim=16, n_groups=2, ssm_state_size=24, n_routed_experts=8, num_experts_per_tok=2,
                 moe_intermediate_size=40, moe_shared_expert_intermediate_size=64)
 LATENT = dict(kv_lora_rank=32, qk_rope_head_dim=8, qk_nope_head_dim=32, v_head_dim=20)
+SPARSE = dict(LATENT, num_key_value_heads=6, n_shared_experts=1, n_group=1, topk_group=1)  # and the choice of an indexer
 KIMI = dict(LATENT, linear_num_heads=4, linear_head_dim=16, num_local_experts=8, num_experts_per_tok=3, moe_intermediate_size=40)
 MIMO_ROPE = {kind: {"rope_type": "default", "rope_theta": theta, "partial_rotary_factor": 0.334}
              for kind, theta in (("full_attention", 1e5), ("sliding_attention", 1e4))}
@@ -219,6 +220,21 @@ CASES = {
                            n_group=4, topk_group=2, mlp_layer_types=["sparse", "dense", "sparse"], **LATENT),
                       wide(num_key_value_heads=6, q_lora_rank=48, n_routed_experts=12, num_experts_per_tok=4, moe_intermediate_size=33,
                            norm_topk_prob=False, **dict(LATENT, kv_lora_rank=96, qk_rope_head_dim=12, qk_nope_head_dim=64))],
+    "deepseek_v32": [text(q_lora_rank=40, n_routed_experts=8, num_experts_per_tok=3, moe_intermediate_size=40, first_k_dense_replace=1,
+                          index_n_heads=4, index_head_dim=32, index_topk=40, **SPARSE),
+                     wide(q_lora_rank=48, n_routed_experts=16, num_experts_per_tok=4, moe_intermediate_size=48, first_k_dense_replace=0,
+                          index_n_heads=17, index_head_dim=64, index_topk=96, rope_parameters=dict(YARN, mscale=0.7, mscale_all_dim=0.9),
+                          **dict(SPARSE, n_group=4, topk_group=2)),
+                     wide(q_lora_rank=32, n_routed_experts=12, num_experts_per_tok=4, moe_intermediate_size=33, first_k_dense_replace=2,
+                          index_n_heads=8, index_head_dim=128, index_topk=17, **dict(SPARSE, kv_lora_rank=96, qk_rope_head_dim=12))],
+    "glm_moe_dsa": [text(q_lora_rank=40, n_routed_experts=8, num_experts_per_tok=3, moe_intermediate_size=40, first_k_dense_replace=1,
+                         index_n_heads=4, index_head_dim=32, index_topk=40, **SPARSE),
+                    wide(q_lora_rank=48, n_routed_experts=16, num_experts_per_tok=4, moe_intermediate_size=48, num_hidden_layers=4,
+                         index_n_heads=6, index_head_dim=64, index_topk=96, indexer_types=["full", "shared", "full", "shared"],
+                         mlp_layer_types=["dense", "sparse", "sparse", "sparse"], **SPARSE),
+                    wide(q_lora_rank=32, n_routed_experts=12, num_experts_per_tok=4, moe_intermediate_size=33, first_k_dense_replace=2,
+                         index_n_heads=8, index_head_dim=128, index_topk=17, indexer_types=["full", "shared", "shared"],
+                         **dict(SPARSE, kv_lora_rank=96, qk_rope_head_dim=12))],
     "mistral4": [text(num_key_value_heads=6, q_lora_rank=None, n_routed_experts=8, num_experts_per_tok=3, moe_intermediate_size=40,
                       rope_parameters=dict(YARN, original_max_position_embeddings=256, llama_4_scaling_beta=0.1), **LATENT),
                  wide(num_key_value_heads=6, q_lora_rank=40, n_routed_experts=16, num_experts_per_tok=4, moe_intermediate_size=48, n_group=4,

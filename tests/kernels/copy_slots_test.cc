@@ -19,7 +19,9 @@ struct Cache {
            .kv_heads = kHeads,
            .head_dim = head_dim,
            .layout = layout,
-           .type = type},
+           .type = type,
+           .index_dim = 32},
+        index(static_cast<size_t>(kBlocks * kv.index_block())),
         keys(static_cast<size_t>(kBlocks * kHeads * kv.key_block() * size_of(type) / 2)),
         values(static_cast<size_t>(kBlocks * kHeads * kv.value_block() * size_of(type) / 2)) {
     point();
@@ -31,8 +33,12 @@ struct Cache {
             put(kv.keys, kv.key_index(block, head, slot, e), random.uniform());
             put(kv.values, kv.value_index(block, head, slot, e), random.uniform());
           }
+    for (bf16_t& x : index) x = f32_to_bf16(random.uniform());
   }
-  Cache(const Cache& other) : kv(other.kv), keys(other.keys), values(other.values) { point(); }
+  Cache(const Cache& other)
+      : kv(other.kv), index(other.index), keys(other.keys), values(other.values) {
+    point();
+  }
 
   void put(bf16_t* of, int64_t at, float x) const {
     if (kv.is_f32())
@@ -43,14 +49,16 @@ struct Cache {
   void point() {
     kv.keys = keys.data();
     kv.values = values.data();
+    kv.index_keys = index.data();
   }
   bool operator==(const Cache& other) const {
-    return std::memcmp(keys.data(), other.keys.data(), keys.size() * sizeof(bf16_t)) == 0 &&
+    return index == other.index &&
+           std::memcmp(keys.data(), other.keys.data(), keys.size() * sizeof(bf16_t)) == 0 &&
            std::memcmp(values.data(), other.values.data(), values.size() * sizeof(bf16_t)) == 0;
   }
 
   KvLayer kv;
-  std::vector<bf16_t> keys, values;
+  std::vector<bf16_t> index, keys, values;
 };
 
 TEST_P(CopySlotsTest, AsTheReference) {

@@ -515,7 +515,7 @@ def experts_of(c, layer):
     elif family == "olmoe":
         found = {"count": c["num_experts"], "intermediate_size": c["intermediate_size"],
                  "renormalised": c.get("norm_topk_prob", False)}
-    elif family in ("glm4_moe", "deepseek_v3", "deepseek_v2"):
+    elif family in ("glm4_moe", "deepseek_v3", "deepseek_v2", "deepseek_v32", "glm_moe_dsa"):
         if layer < c["first_k_dense_replace"]:
             return None
         grouped, scale = c["n_group"] > 1, c["routed_scaling_factor"]
@@ -544,6 +544,7 @@ def experts_of(c, layer):
         return None
     return {"chosen": c["num_experts_per_tok"], "score": "softmax"} | {k: v for k, v in found.items() if v is not False}
 
+INDEXER = ("index_n_heads", "index_head_dim", "index_topk")
 LATENT = ("kv_lora_rank", "qk_rope_head_dim", "qk_nope_head_dim", "v_head_dim")
 
 def chain(numbers):
@@ -674,6 +675,10 @@ def specification_digest(c, eos):
             layer["rope"]["rotated"] = R
             layer |= {"score_scale": bits(1 / math.sqrt(S + R)), "latent": {
                 "rank": L, "turning": R, "still": S, "value": V, "query_rank": c.get("q_lora_rank") or 0}}
+        if "index_topk" in c:
+            for i, layer in enumerate(layers):
+                J, I, N = (c[name] for name in INDEXER)
+                layer["indexer"] = {"heads": J, "size": I, "chosen": N, "shared": c.get("indexer_types", ["full"] * count)[i] == "shared"}
     canonical = {**{name: c[name] for name in sizes},
                  "head_dim": c.get("head_dim") or c["hidden_size"] // c["num_attention_heads"],
                  "rms_norm_eps": bits(float(F32(c["rms_norm_eps"]))), "qkv_bias": family == "qwen2" or bias or c.get("attention_bias", False), "o_bias": bias,
@@ -852,7 +857,7 @@ class Model:
         self.experts = [experts_of(c, i) for i in range(self.layers)]
         self.r_down = [row_runs(e.get("shared_intermediate_size", 1) if e else f.width) for e in self.experts]
         self.identity = f"invar-1/{arith}/{mode}/row{self.r_out}." + "+".join(map(str, dict.fromkeys(self.r_down)))
-        self.prepared, self.length = {}, 0
+        self.prepared, self.length, self.index_keys = {}, 0, {}
         self.kv = [np.zeros((2, self.kv_heads, 0, self.size), F32) for _ in range(self.layers)]
 
     def window(self, layer): return self.family.window(layer)
@@ -881,7 +886,8 @@ class Model:
             w = add(ONE, w)
         if name + ".bias" in self.w:
             return layer_norm(x, w, self.vector(name + ".bias"), self.eps)
-        return rms_norm(x, w, self.eps)
+        is_own = name.endswith(("q_a_layernorm", "kv_a_layernorm")) and self.config["model_type"] in ("deepseek_v32", "glm_moe_dsa")
+        return rms_norm(x, w, 1e-6 if is_own else self.eps)
 
     def rotate(self, x, sine, cosine):
         a, b = np.split(x, 2, axis=-1)
@@ -967,7 +973,8 @@ class Model:
         q, k, v = (bf16(y) for y in self.queries_and_keys(x, i, at, positions))
         assert np.isfinite(k).all() and np.isfinite(v).all(), "a key or a value is not finite"
         self.store(i, positions, k, v)
-        x = self.act(self.attention(q, i, positions).reshape(len(h), -1))
+        attended = self.attention_to_chosen(x, q, i, at, positions) if "index_topk" in self.config else self.attention(q, self.kv[i], i, positions)
+        x = self.act(attended.reshape(len(h), -1))
         if self.family.is_latent:
             x = self.act(self.outputs(x.reshape(len(h), self.heads, -1), at))
         h = self.add_part(h, self.product(x, at + "o_proj", self.r_out), named[1])
@@ -982,7 +989,7 @@ class Model:
         c = self.norm(down[:, :L], at + "kv_a_layernorm")[:, None]
         name = "q_proj"
         if self.config.get("q_lora_rank"):
-            x, name = self.act(self.norm(self.product(x, at + "q_a_proj"), at + "q_a_layernorm")), "q_b_proj"
+            x, name = self.of_queries(x, at), "q_b_proj"
         q = self.product(x, at + name).reshape(len(x), self.heads, S + R)
         up = self.w[at + "kv_b_proj.weight"].reshape(self.heads, S + V, L)
         of_heads = [self.times(self.act(q[:, h, :S]), up[h, :S].T) for h in range(self.heads)]
@@ -993,6 +1000,50 @@ class Model:
 
         v = np.concatenate([c, np.zeros(c.shape[:2] + (R,), F32)], axis=-1)
         return placed(np.stack(of_heads, axis=1), q[..., S:]), placed(c, down[:, None, L:]), v
+
+    def of_queries(self, x, at):
+        return self.act(self.norm(self.product(x, at + "q_a_proj"), at + "q_a_layernorm"))
+
+    def index(self, x, i, at, positions):
+        """Section 4.6, steps 1 to 3: index queries [T, J, I], keys [T, I] and weights [T, J]."""
+        c, at = self.config, at + "indexer."
+        J, I, _ = (c[name] for name in INDEXER)
+        R, rest = c["qk_rope_head_dim"], iter(range(c["qk_rope_head_dim"], I))
+        neighbours = c.get("indexer_rope_interleave", c["model_type"] == "glm_moe_dsa")
+        order = np.full(I, -1)
+        for n in range(R // 2):
+            order[n], order[I // 2 + n] = (2 * n, 2 * n + 1) if neighbours else (n, R // 2 + n)
+        order = np.array([next(rest) if n < 0 else n for n in order])
+        of_queries = self.of_queries(x, at[:-len("indexer.")])
+        q = self.product(of_queries, at + "wq_b").reshape(len(x), J, I)[:, :, order]
+        weight, bias = (self.vector(at + "k_norm." + end)[order] for end in ("weight", "bias"))
+        k = layer_norm(self.product(x, at + "wk")[:, order], weight, bias, 1e-6)
+        frequency = np.zeros(I // 2)
+        frequency[:R // 2], factor = rotary_frequencies(R, self.family.rope(i), c["max_position_embeddings"])
+        angles = [f32(y * np.where(frequency != 0, factor, 1.0))[:, None] for y in sincos(positions[:, None].astype(F64) * frequency)]
+        return bf16(self.rotate(q, *angles)), bf16(self.rotate(k[:, None], *angles))[:, 0], self.product(x, at + "weights_proj")
+
+    def choose(self, q, w, keys, p):
+        """Step 4, of a row at p: the positions that it attends to, ascending."""
+        N = self.config["index_topk"]
+        if p < N:
+            return np.arange(p + 1)
+        d, s = dot(self.order, self.order.prepare(q[:, None]), self.order.prepare(keys[None, :p + 1])), np.zeros(p + 1, F32)
+        for h in range(len(q)):
+            s = fma(w[h], np.where(d[h] > 0, d[h], F32(0)), s)
+        return np.sort(np.argsort(-add(s, F32(0)), kind="stable")[:N])
+
+    def attention_to_chosen(self, x, q, i, at, positions):
+        """Steps 4 to 6, row by row."""
+        if at + "indexer.wk.weight" in self.w:
+            index_q, k, w = self.index(x, i, at, positions)
+            self.index_keys[i] = np.concatenate([self.index_keys.get(i, k[:0]), k])
+            self.chosen = [self.choose(index_q[t], w[t], self.index_keys[i], p) for t, p in enumerate(positions)]
+        rows = []
+        for t, slots in enumerate(self.chosen):
+            kv = np.pad(self.kv[i][:, :, slots], ((0, 0), (0, 0), (0, -len(slots) % 128), (0, 0)))
+            rows.append(self.attention(q[t:t + 1], kv, i, np.array([len(slots) - 1])))
+        return np.concatenate(rows)
 
     def outputs(self, x, at):
         """Step 5, of rounded results [T, heads, E]."""
@@ -1010,12 +1061,12 @@ class Model:
         self.kv[i] = np.pad(self.kv[i], ((0, 0), (0, 0), (0, grow), (0, 0)))
         self.kv[i][:, :, positions] = np.stack([k, v]).transpose(0, 2, 1, 3)
 
-    def attention(self, q, i, positions):
+    def attention(self, q, kv, i, positions):
         """Section 4.1, for q [T, heads, E]; M and L are [T, heads, 1]."""
         of_head = np.arange(self.heads) // (self.heads // self.kv_heads)
         shape, started = q.shape, np.zeros((len(q), 1, 1), bool)
         M, L, O = np.zeros(shape[:2] + (1,), F32), np.ones(shape[:2] + (1,), F32), np.zeros(shape, F32)
-        for start in range(0, self.kv[i].shape[2], 128):
+        for start in range(0, kv.shape[2], 128):
             j = start + np.arange(128)
             valid = j <= positions[:, None]
             if self.window(i):
@@ -1026,7 +1077,7 @@ class Model:
             rows = np.flatnonzero(valid.any(axis=1))
             if rows.size == 0:
                 continue
-            keys, values = self.kv[i][:, of_head, start:start + 128][:, None]
+            keys, values = kv[:, of_head, start:start + 128][:, None]
             m, l, o = self.split(q[rows], keys, values, valid[rows, None])
             top = np.maximum(M[rows], m)
             a, b = exp2(sub(M[rows], top)), exp2(sub(m, top))

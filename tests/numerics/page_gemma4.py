@@ -73,7 +73,7 @@ class Model(page.Model):
             k = self.rotate(self.norm(k, at + "k_norm"), *angles)
             self.store(i, positions, page.bf16(k), page.bf16(v))
         self.kv_heads = G
-        return self.attention(q, source, positions).reshape(len(x), -1)
+        return self.attention(q, self.kv[source], source, positions).reshape(len(x), -1)
 
     def routed(self, h, base):
         """The sum of each row's experts, section 7."""

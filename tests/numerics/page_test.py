@@ -13,10 +13,11 @@ MODELS = ["llama-gqa", "llama3-rope-tied", "mistral-window", "qwen2-bias", "qwen
 # Made here: families with experts, in both layouts of a checkpoint.
 MADE = {"qwen3_moe": [], "qwen2_moe": ["--heads", "4", "--ffn", "96"], "mixtral": ["--window", "40"], "olmoe": [], "glm4_moe": [],
         "deepseek_v2": [], "deepseek_v3": [], "gpt_oss": ["--window", "6"],
-        "llama4_text": []}
+        "llama4_text": [], "deepseek_v32": [], "glm_moe_dsa": []}
 LAYERS = {"llama4_text": "4"}  # of which the last does not rotate
 CHANGES = {"deepseek_v2": {"n_group": 4, "topk_group": 2, "topk_method": "group_limited_greedy"},
            "deepseek_v3": {"n_group": 2, "topk_group": 1, "routed_scaling_factor": 2.5},
+           "deepseek_v32": {"index_topk": 5}, "glm_moe_dsa": {"index_topk": 5, "n_group": 2, "topk_group": 1},
            "glm4_moe": {"n_group": 4, "topk_group": 2, "routed_scaling_factor": 2.5, "first_k_dense_replace": 0,
                          "partial_rotary_factor": 0.5, "use_qk_norm": False},
            "llama4_text": {"attention_chunk_size": 6, "floor_scale": 4, "num_experts_per_tok": 2},
@@ -126,7 +127,7 @@ def made(folder, family, is_fused):
 def check_experts():
     """How many of the made models differ from the page; the layouts of one have the same bits."""
     failed = 0
-    for family in MADE if FULL else ["qwen2_moe", "deepseek_v3", "gpt_oss", "llama4_text"]:
+    for family in MADE if FULL else ["qwen2_moe", "deepseek_v3", "gpt_oss", "llama4_text", "deepseek_v32", "glm_moe_dsa"]:
         for arithmetic in ["portable", "hopper"] if FULL else ["portable"]:
             hashes = set()
             for is_fused in [False, True] if FULL else [True]:

@@ -61,7 +61,7 @@ CONFIGS = Path(__file__).resolve().parents[1] / "families"
 # What the trainer cannot train, and why (docs/models.md).
 REFUSED = {"gemma2": "capped", "phi3": "other tensors", "granite": "scaled", "glm4": "other tensors", "hunyuan_v1_dense": "other tensors",
            "falcon-7b": "other tensors", "falcon-40b": "other tensors", "qwen2_moe": "shared expert", "mixtral": "other tensors",
-           "glm4_moe": "other tensors", "granitemoe": "other tensors", "gpt_oss": "other tensors", "deepseek_v2": "", "deepseek_v3": "",
+           "glm4_moe": "other tensors", "granitemoe": "other tensors", "gpt_oss": "other tensors", "deepseek_v2": "", "deepseek_v3": "", "deepseek_v32": "", "glm_moe_dsa": "",
            "llama4_text": "other tensors", "mimo_v2_flash": "other tensors"}
 
 

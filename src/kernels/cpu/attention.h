@@ -12,6 +12,7 @@ struct AttendFunctions {
   Attend bf16;
   int tile_queries;
   Attend f32;
+  AddIndexScores index;
 };
 
 void attention(const AttendFunctions& attend, const PartialAttentionParams& p, const Execution& on);

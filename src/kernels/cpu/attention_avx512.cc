@@ -11,6 +11,8 @@
 #include "kernels/cpu/attention_inl.h"
 // after it
 #include "kernels/cpu/attention_vector_inl.h"
+// after it
+#include "kernels/cpu/indexer_inl.h"
 
 namespace invar::cpu {
 
@@ -19,6 +21,13 @@ void attend_avx512(const TileSource& tiles) {
 }
 void attend_pair_avx512(const TileSource& tiles) {
   attend<VectorProducts<8, uint16_t, true>>(tiles);
+}
+
+void add_index_scores_avx512(const AttentionTile& tile, const float* weights, float* scores) {
+  add_index_scores<VectorProducts<8>>(tile, weights, scores);
+}
+void add_pair_index_scores_avx512(const AttentionTile& tile, const float* weights, float* scores) {
+  add_index_scores<VectorProducts<8, uint16_t, true>>(tile, weights, scores);
 }
 
 }  // namespace invar::cpu

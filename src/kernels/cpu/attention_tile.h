@@ -47,6 +47,14 @@ struct TileSource {
 // Numerics 4 for all tiles of a source.
 using Attend = void (*)(const TileSource& tiles);
 
+// Adds to the score of each slot of a tile, scores[slot], what the tile's queries, heads of an
+// indexer with these weights, give to it (numerics 4.6).
+using AddIndexScores = void (*)(const AttentionTile& tile, const float* weights, float* scores);
+void add_index_scores_avx2(const AttentionTile& tile, const float* weights, float* scores);
+void add_index_scores_avx512(const AttentionTile& tile, const float* weights, float* scores);
+void add_pair_index_scores_avx2(const AttentionTile& tile, const float* weights, float* scores);
+void add_pair_index_scores_avx512(const AttentionTile& tile, const float* weights, float* scores);
+
 constexpr int kVectorTileQueries = 16, kAmxTileQueries = 32;
 void attend_avx2(const TileSource& tiles);
 void attend_avx512(const TileSource& tiles);

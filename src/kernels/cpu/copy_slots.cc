@@ -5,6 +5,7 @@
 #include <cstring>
 
 #include "kernels/cpu/elementwise.h"
+#include "kernels/reference/reference.h"
 
 namespace invar::cpu {
 
@@ -68,6 +69,7 @@ void copy_f32(const KvLayer& kv, int64_t head, const SlotCopy& c) {
 
 void copy_slots(const CopySlotsParams& p, const Execution& on) {
   const KvLayer& kv = p.kv;
+  reference::copy_index(p, on);
   const auto [first, last] = on.share.of(kv.kv_heads);
   for (int64_t head = first; head < last; ++head)
     for (int64_t i = 0; i < p.count; ++i) {

@@ -326,6 +326,7 @@ void add_silu(const AddSiluParams& p, const Execution& on) {
 
 void copy_slots(const CopySlotsParams& p, const Execution& on) {
   const KvLayer& kv = p.kv;
+  copy_index(p, on);
   const auto [first, last] = on.share.of(kv.kv_heads);
   for (int64_t g = first; g < last; ++g)
     for (int64_t i = 0; i < p.count; ++i) {
@@ -338,6 +339,17 @@ void copy_slots(const CopySlotsParams& p, const Execution& on) {
                        kv.value_index(c.from, g, slot, e));
         }
     }
+}
+
+void copy_index(const CopySlotsParams& p, const Execution& on) {
+  const KvLayer& kv = p.kv;
+  if (!kv.index_keys || on.share.index > 0) return;
+  for (int64_t i = 0; i < p.count; ++i) {
+    const SlotCopy& c = p.copies[i];
+    for (int64_t slot = c.begin; slot < c.end; ++slot)
+      for (int64_t e = 0; e < kv.index_dim; ++e)
+        kv.index_keys[kv.index_at(c.to, slot, e)] = kv.index_keys[kv.index_at(c.from, slot, e)];
+  }
 }
 
 void log_sum_exp(const LogitsParams& p, const Execution& on) {

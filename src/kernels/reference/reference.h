@@ -1,6 +1,7 @@
 // The executable contract of every kernel: scalar, written for reading.
 #pragma once
 
+#include "kernels/indexer.h"
 #include "kernels/recurrent_backward.h"
 #include "kernels/training.h"
 
@@ -40,6 +41,8 @@ void round(const RoundParams& p, const Execution& on);
 void add(const AddParams& p, const Execution& on);
 void add_silu(const AddSiluParams& p, const Execution& on);
 void copy_slots(const CopySlotsParams& p, const Execution& on);
+// The indexer's keys among what copy_slots copies, by one share.
+void copy_index(const CopySlotsParams& p, const Execution& on);
 void store_slots(const StoreSlotsParams& p, const Execution& on);
 void load_slots(const LoadSlotsParams& p, const Execution& on);
 void copy_stored(const CopySlotsParams& p, const Execution& on);
@@ -47,6 +50,11 @@ void round_in_place(const RoundInPlaceParams& p, const Execution& on);
 void log_sum_exp(const LogitsParams& p, const Execution& on);
 void heads_matmul(const HeadsMatmulParams& p, const Execution& on);
 void place_latent(const PlaceLatentParams& p, const Execution& on);
+void store_index(const StoreIndexParams& p, const Execution& on);
+template <Order order>
+void index_scores(const IndexScoresParams& p, const Execution& on);
+void choose_slots(const ChooseSlotsParams& p, const Execution& on);
+void gather_slots(const GatherSlotsParams& p, const Execution& on);
 void route(const RouteParams& p, const Execution& on);
 void sort_rows(const SortRowsParams& p, const Execution& on);
 void gather_rows(const GatherRowsParams& p, const Execution& on);

@@ -2,6 +2,7 @@
 #include <algorithm>
 
 #include "base/error.h"
+#include "kernels/layout.h"
 #include "kernels/recurrent.h"
 #include "model/families/families.h"
 #include "model/families/family.h"
@@ -29,6 +30,21 @@ void check_part(const ExpertsSpec& experts, const DecoderSpec&, std::string_view
          how.chosen, how.chosen_groups, how.groups, how.experts);
 }
 
+void check_indexer(const IndexerSpec& indexer, const LatentSpec& latent, std::string_view where) {
+  const auto check = [&](std::string_view what, int64_t value, int64_t low, int64_t high) {
+    if (value < low || value > high)
+      fail("{}: expected {} from {} to {}, found {}", where, what, low, high, value);
+  };
+  check("a number of an indexer's heads", indexer.heads, 1, kMaxHeads);
+  check("a size of an indexer's heads", indexer.size, latent.rope, kMostIndexDim);
+  check("a number of positions that an indexer chooses", indexer.most, 1, kMaxPositions);
+  if (indexer.size % 32 != 0 || latent.query_rank == 0)
+    fail(
+        "{}: expected an indexer's heads of whole thirty-twos beside queries of a vector of their "
+        "own (q_lora_rank), found {} and {}",
+        where, indexer.size, latent.query_rank);
+}
+
 void check_latent(const LatentSpec& latent, const DecoderSpec& spec, std::string_view where) {
   if (latent.rank < 32 || latent.rank % 32 != 0 || latent.nope < 32 || latent.nope % 32 != 0)
     fail(
@@ -39,6 +55,7 @@ void check_latent(const LatentSpec& latent, const DecoderSpec& spec, std::string
          latent.rank, latent.rope);
   if (spec.kv_heads != 1 || spec.head_dim != latent.rank + latent.rope || latent.value < 1)
     fail("{}: expected one key/value head of a latent and what turns beside it", where);
+  if (latent.indexer) check_indexer(*latent.indexer, latent, where);
 }
 
 void check_part(const AttentionSpec& attention, const DecoderSpec& spec, std::string_view where) {
@@ -140,6 +157,22 @@ void check_shared_keys(const DecoderSpec& spec, std::string_view where) {
   }
 }
 
+// The first of the layers with an indexer has one of its own, and all choose as many positions.
+void check_indexers(const DecoderSpec& spec, std::string_view where) {
+  const IndexerSpec* first = nullptr;
+  for (const LayerSpec& layer : spec.layer_specs) {
+    const IndexerSpec* indexer = layer.indexer();
+    if (!indexer) continue;
+    if (!first && indexer->is_shared)
+      fail("{}: expected a layer with an indexer before those that share its choice, found none",
+           where);
+    if (!first) first = indexer;
+    if (indexer->most != first->most)
+      fail("{}: expected indexers that choose as many positions in all layers, found {} and {}",
+           where, first->most, indexer->most);
+  }
+}
+
 void check_part(const JoinSpec&, const DecoderSpec&, std::string_view) {}
 void check_part(const ResidualBlockSpec&, const DecoderSpec&, std::string_view) {}
 
@@ -224,6 +257,7 @@ void check_spec(const DecoderSpec& spec, std::string_view where) {
       std::visit([&](const auto& own) { check_part(own, spec, where); }, part);
   }
   check_shared_keys(spec, where);
+  check_indexers(spec, where);
   if (spec.heads % spec.kv_heads)
     fail("{}: expected the key/value heads to divide the heads, found {} and {}", where,
          spec.kv_heads, spec.heads);

@@ -36,6 +36,11 @@ StoredAt stored_latent(const DecoderSpec& spec, const TensorSpec& tensor, bool i
       return {.tensor = at + "kv_b_proj.weight",
               .row = [=, h = tensor.expert](int64_t row) { return h * both + l.nope + row; },
               .shape = {spec.heads * both, l.rank}};
+    case index_query:
+    case index_key:
+    case index_key_norm:
+    case index_key_norm_bias:
+      return {tensor.name, rotation_rows(l.indexer->size, l.rope / 2, l.indexer->is_interleaved)};
     default:
       return {tensor.name};
   }
@@ -281,6 +286,26 @@ void imply_kimi(DecoderSpec& spec) {
 }
 
 }  // namespace
+
+void read_latent_sizes(ConfigReader& reader, DecoderSpec& spec) {
+  read_sizes(reader, spec);
+}
+
+void read_latent_experts(ConfigReader& reader, DecoderSpec& spec) {
+  read_glm_lite(reader, spec);
+}
+
+void write_latent_experts(const DecoderSpec& spec, json::Value& config) {
+  write_v3(spec, config);
+}
+
+StoredAt stored_latent_experts(const DecoderSpec& spec, const TensorSpec& tensor) {
+  return stored(spec, tensor);
+}
+
+void imply_latent_experts(DecoderSpec& spec) {
+  imply_kimi(spec);
+}
 
 extern const Family kMistral4{.name = "mistral4",
                               .architecture = "Mistral4ForCausalLM",

@@ -92,6 +92,8 @@ const Family& family_of(const DecoderSpec& spec);
 // head turn: in the decoder element i of them turns with i + E/2. They are stored in pairs of
 // neighbours, or as their first half and their second.
 std::function<int64_t(int64_t)> rotation_rows(const DecoderSpec& spec, bool are_neighbours);
+// The same of heads of `e` elements of which so many pairs turn.
+std::function<int64_t(int64_t)> rotation_rows(int64_t e, int64_t turning, bool are_neighbours);
 
 // The name with its beginning, or a part of it, as another library has it.
 std::string renamed(std::string name,

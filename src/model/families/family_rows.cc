@@ -15,19 +15,20 @@ extern const Family kDeepseekV2, kDeepseekV3, kGptOss;
 extern const Family kQwen3Next, kQwen35, kQwen35Moe;
 extern const Family kLfm2, kLfm2Moe, kGraniteHybrid, kNemotronH, kKimiLinear, kOlmoHybrid;
 extern const Family kMiniMaxM2, kHunyuan3, kGlm4MoeLite, kKimiK2, kQwen3VlMoe, kMistral4;
-extern const Family kLlama4, kMiMoV2, kFalconH1;
+extern const Family kLlama4, kMiMoV2, kFalconH1, kDeepseekV32, kGlmMoeDsa;
 
 namespace {
 
 constexpr std::array kFamilies = {
-    &kLlama,      &kMistral,  &kQwen2,         &kQwen3,      &kSmolLm3,    &kSeedOss,
-    &kInternLm3,  &kHunyuan,  &kMinistral,     &kMinistral3, &kGranite,    &kOlmo2,
-    &kOlmo3,      &kExaone4,  &kGlm4,          &kPhi3,       &kGemma2,     &kGemma3,
-    &kFalcon,     &kQwen2Moe, &kQwen3Moe,      &kMixtral,    &kOlmoe,      &kDeepseekV2,
-    &kDeepseekV3, &kGlm4Moe,  &kGraniteMoe,    &kQwen3Next,  &kQwen35,     &kQwen35Moe,
-    &kLfm2,       &kLfm2Moe,  &kGraniteHybrid, &kNemotronH,  &kKimiLinear, &kOlmoHybrid,
-    &kMiniMaxM2,  &kHunyuan3, &kGlm4MoeLite,   &kKimiK2,     &kQwen3VlMoe, &kMistral4,
-    &kLlama4,     &kMiMoV2,   &kFalconH1,      &kGemma4,     &kGptOss};
+    &kLlama,      &kMistral,  &kQwen2,         &kQwen3,      &kSmolLm3,     &kSeedOss,
+    &kInternLm3,  &kHunyuan,  &kMinistral,     &kMinistral3, &kGranite,     &kOlmo2,
+    &kOlmo3,      &kExaone4,  &kGlm4,          &kPhi3,       &kGemma2,      &kGemma3,
+    &kFalcon,     &kQwen2Moe, &kQwen3Moe,      &kMixtral,    &kOlmoe,       &kDeepseekV2,
+    &kDeepseekV3, &kGlm4Moe,  &kGraniteMoe,    &kQwen3Next,  &kQwen35,      &kQwen35Moe,
+    &kLfm2,       &kLfm2Moe,  &kGraniteHybrid, &kNemotronH,  &kKimiLinear,  &kOlmoHybrid,
+    &kMiniMaxM2,  &kHunyuan3, &kGlm4MoeLite,   &kKimiK2,     &kQwen3VlMoe,  &kMistral4,
+    &kLlama4,     &kMiMoV2,   &kFalconH1,      &kGemma4,     &kDeepseekV32, &kGlmMoeDsa,
+    &kGptOss};
 
 }  // namespace
 
@@ -48,10 +49,14 @@ const Family& family_of(const DecoderSpec& spec) {
 }
 
 std::function<int64_t(int64_t)> rotation_rows(const DecoderSpec& spec, bool are_neighbours) {
-  const int64_t e = spec.head_dim, half = e / 2;
+  const int64_t e = spec.head_dim;
   const auto* attention = spec.first<AttentionSpec>();
   const bool is_partial = attention && attention->rope && attention->rope->rotated;
-  const int64_t turning = (is_partial ? attention->rope->rotated : e) / 2;
+  return rotation_rows(e, (is_partial ? attention->rope->rotated : e) / 2, are_neighbours);
+}
+
+std::function<int64_t(int64_t)> rotation_rows(int64_t e, int64_t turning, bool are_neighbours) {
+  const int64_t half = e / 2;
   return [=](int64_t row) {
     const int64_t i = row % half;
     const bool is_second = row % e >= half;

@@ -9,4 +9,14 @@ namespace invar {
 // stand beside each other.
 StoredAt stored_latent(const DecoderSpec& spec, const TensorSpec& tensor, bool in_pairs);
 
+// ---- Of DeepSeek-V3, for families that followed it.
+
+void read_latent_sizes(ConfigReader& reader, DecoderSpec& spec);
+// Attention, whose norms of latents have an eps of their own, and experts in the layers that a list
+// names, or behind some dense ones.
+void read_latent_experts(ConfigReader& reader, DecoderSpec& spec);
+void write_latent_experts(const DecoderSpec& spec, json::Value& config);
+StoredAt stored_latent_experts(const DecoderSpec& spec, const TensorSpec& tensor);
+void imply_latent_experts(DecoderSpec& spec);
+
 }  // namespace invar

@@ -52,6 +52,7 @@ bool is_bias(TensorRole role) {
     case TensorRole::input_norm_bias:
     case TensorRole::post_norm_bias:
     case TensorRole::final_norm_bias:
+    case TensorRole::index_key_norm_bias:
       return true;
     default:
       return false;
@@ -121,6 +122,7 @@ Distribution distribution_of(const TensorSpec& tensor, const DecoderSpec& spec) 
     case TensorRole::hidden_norm:
     case TensorRole::query_norm:
     case TensorRole::latent_norm:
+    case TensorRole::index_key_norm:
     case TensorRole::head_norm:
       return {1, 0.1};
     case TensorRole::final_norm:

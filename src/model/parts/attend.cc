@@ -110,4 +110,21 @@ void Attend::run(const QkvParams& rotation) const {
              RotatedAttentionParams{.rotation = rotation, .of = params()});
 }
 
+void Attend::run_rows(int64_t first, int64_t rows, const ChosenSlots* gathered) const {
+  AttentionParams some = params();
+  some.q += first * share_.heads * round_up(model_.head_dim_of(spec_), 32);
+  some.out = some.out.from(first);
+  some.rows = rows;
+  some.positions += first;
+  some.table_of += first;
+  if (gathered) {
+    some.positions = gathered->positions();
+    some.table_of = gathered->table_of();
+    some.tables = gathered->tables();
+    some.kv = gathered->kv();
+  }
+  if (p_.ops.is_host_baseline()) return p_.ops.baseline_attention("attention", some);
+  p_.ops.run("attention", p_.ops.kernels().attention, some);
+}
+
 }  // namespace invar

@@ -2,6 +2,7 @@
 // have in common.
 #pragma once
 
+#include "model/chosen_slots.h"
 #include "model/parts/part_of.h"
 
 namespace invar {
@@ -31,6 +32,9 @@ class Attend {
   // In 8 bits every row reads what is stored, its own key and value too.
   void store_slots() const;
   void run(const QkvParams& rotation) const;
+  // Attention of the rows [first, first + rows): to the slots that their sequences left, or to
+  // those that were gathered for each.
+  void run_rows(int64_t first, int64_t rows, const ChosenSlots* gathered) const;
   int64_t products_width() const {
     const int kv_heads = spec_.shares_keys ? 0 : share_.kv_heads;
     return int64_t{share_.heads + 2 * kv_heads} * model_.head_dim_of(spec_);

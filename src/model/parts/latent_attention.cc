@@ -3,7 +3,7 @@
 // instead, for every row (numerics 4.3).
 #include <numeric>
 
-#include "model/parts/attend.h"
+#include "model/parts/indexer.h"
 #include "model/parts/makers.h"
 
 namespace invar {
@@ -21,6 +21,7 @@ struct LatentWeights : PartWeights {
   Matrix key_up;    // [latent][still elements of a query], a stack of heads
   Matrix value_up;  // [elements of an output][latent], a stack of heads
   Matrix o;         // [D][H * elements of an output]
+  IndexerWeights indexer;
 };
 
 struct LatentActivations : PartActivations {
@@ -35,6 +36,7 @@ struct LatentActivations : PartActivations {
   Activation attended;        // [T][H * E]
   float* values = nullptr;    // [T][H][elements of an output]
   Activation out;             // the same, rounded
+  IndexerActivations indexer;
 };
 
 class LatentAttention final : public PartOf<LatentWeights, LatentActivations> {
@@ -43,10 +45,14 @@ class LatentAttention final : public PartOf<LatentWeights, LatentActivations> {
       : PartOf(place),
         spec_(*layer_spec_.attention()),
         latent_(*spec_.latent),
-        share_(heads_of(model_, spec_, shard_)) {}
+        share_(heads_of(model_, spec_, shard_)) {
+    if (latent_.indexer) indexer_.emplace(model_, *latent_.indexer, layer_);
+  }
 
   StateShape state() const override {
-    return {.kv_heads = share_.kv_heads, .head_dim = model_.head_dim};
+    return {.kv_heads = share_.kv_heads,
+            .head_dim = model_.head_dim,
+            .index_dim = indexer_ ? indexer_->index_dim() : 0};
   }
   const char* refusal() const override {
     return "its attention is that of latents, whose gradient is not implemented";
@@ -76,6 +82,7 @@ class LatentAttention final : public PartOf<LatentWeights, LatentActivations> {
   const AttentionSpec spec_;
   const LatentSpec latent_;
   const HeadShare share_;
+  std::optional<Indexer> indexer_;
 };
 
 // Ranks share out heads; what makes latents is whole on each. A head's queries stand apart as what
@@ -113,6 +120,7 @@ void LatentAttention::visit(Weights& w, TensorVisitor& tensors) const {
                  {.is_twin = true, .each = &heads});
   tensors.matrix(w.o, {{o, "self_attn.o_proj.weight", d, of_heads(latent_.value)}},
                  {.takes_quantised = true});
+  if (indexer_) indexer_->visit(w.indexer, tensors, made_of);
 }
 
 void LatentAttention::place(ActivationMemory& memory, Activations& at) const {
@@ -129,6 +137,7 @@ void LatentAttention::place(ActivationMemory& memory, Activations& at) const {
   at.attended = memory.activation(heads * e);
   at.values = memory.array<float>(heads * latent_.value);
   at.out = memory.activation(heads * latent_.value);
+  if (indexer_) indexer_->place(memory, at.indexer);
 }
 
 // h = h + o(value(attention(queries, latents)))
@@ -148,7 +157,12 @@ void LatentAttention::forward(const PartPass& p, const Weights& w, const Activat
   const int64_t q_stride = share_.heads * round_up(e, 32);
   p.trace("rope", Activation{at.q, p.ops.arithmetic().heads(), q_stride}, q_stride);
 
-  attend.run(rotation);
+  if (indexer_) {
+    indexer_->prepare(p, w.indexer, at.indexer, at.normed, at.query);
+    indexer_->attend(p, at.indexer, attend);
+  } else {
+    attend.run(rotation);
+  }
   p.trace("attention", at.attended, share_.heads * e);
   p.ops.heads_product("v up", at.attended, e, w.value_up, at.values);
   const int64_t values = int64_t{share_.heads} * latent_.value;

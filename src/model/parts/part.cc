@@ -42,7 +42,11 @@ StateShape sum_of(const LayerParts& parts) {
   StateShape sum;
   for (const auto& part : parts) {
     const StateShape state = part->state();
-    if (state.kv_heads > 0) sum.kv_heads = state.kv_heads, sum.head_dim = state.head_dim;
+    if (state.kv_heads > 0) {
+      sum.kv_heads = state.kv_heads;
+      sum.head_dim = state.head_dim;
+      sum.index_dim = state.index_dim;
+    }
     sum.chunk_bytes += state.chunk_bytes;
     sum.state_bytes += state.state_bytes;
     sum.f32_chunk_bytes += state.f32_chunk_bytes;
