@@ -108,6 +108,7 @@ json::Value experts_json(const ExpertsSpec& experts) {
   if (how.renormalised) object.set("renormalised", true);
   if (how.epsilon != 0) object.set("epsilon", bits_of(how.epsilon));
   if (how.scale != 1) object.set("scale", bits_of(how.scale));
+  if (experts.latent > 0) object.set("latent_size", experts.latent);
   if (experts.shared_width > 0) object.set("shared_intermediate_size", experts.shared_width);
   if (experts.shared_gate) object.set("shared_gate", true);
   if (experts.has_biases) object.set("biases", true);

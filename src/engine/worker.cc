@@ -18,6 +18,7 @@ void expect_gpu_parts(const DecoderSpec& spec, const std::string& device) {
     if (attention && (attention->value_dim > 0 || attention->value_scale != 1))
       what = "attention whose values are not as its keys";
     if (layer.indexer()) what = "attention to positions that an indexer chooses";
+    if (layer.experts() && layer.experts()->latent > 0) what = "experts that read a latent vector";
     if (layer.experts() && layer.experts()->weighs_inputs)
       what = "experts whose weights multiply what they read";
     if (what) fail_usage("{} ({}): expected the device cpu, found {}", what, spec.family, device);

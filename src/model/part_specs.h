@@ -202,7 +202,8 @@ struct DenseFfnSpec {
 struct ExpertsSpec {
   static constexpr PartRole kRole = PartRole::network;
   Routing routing;
-  int width = 0;                 // F of an expert
+  int width = 0;   // F of an expert
+  int latent = 0;  // Nemotron 3: elements that experts read and give, made of the input; 0: D
   bool has_choice_bias = false;  // DeepSeek-V3: e_score_correction_bias
   int shared_width = 0;          // of the expert that every row goes through; 0: there is none
   bool shared_gate = false;      // Qwen2-MoE: its output is multiplied by a logistic function

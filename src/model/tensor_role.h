@@ -81,6 +81,8 @@ enum class TensorRole {
   expert_gate_bias,
   expert_up_bias,
   expert_down_bias,
+  expert_latent_down,  // what experts read, where that is no stream
+  expert_latent_up,
   shared_gate,
   shared_up,
   shared_down,

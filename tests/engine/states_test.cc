@@ -17,7 +17,10 @@ using namespace testing_engine;
 class States : public ::testing::TestWithParam<const char*> {
  protected:
   States() {
-    const DecoderSpec spec = override_spec(preset_spec("tiny"), {.family = GetParam()});
+    const std::string name = GetParam(), family = name.substr(0, name.find(' '));
+    DecoderSpec spec = override_spec(preset_spec("tiny"), {.family = family});
+    for (LayerSpec& layer : spec.layer_specs)
+      if (layer.experts() && name != family) layer.experts()->latent = 48;
     ThreadPool pool(2);
     make_model(directory_.path(), {spec, {}, {}}, 7, pool);
   }
@@ -116,10 +119,10 @@ TEST_P(States, NorDoRanksStagesSetsAndLittleMemory) {
 }
 
 // The gated delta rule; short convolutions; Mamba 2 in layers of one part each; Kimi Delta
-// Attention and latents; Mamba 2 beside attention.
+// Attention and latents; Mamba 2 beside attention; experts that read a latent vector.
 INSTANTIATE_TEST_SUITE_P(Families, States,
                          ::testing::Values("qwen3_next", "lfm2_moe", "nemotron_h", "kimi_linear",
-                                           "falcon_h1"));
+                                           "falcon_h1", "nemotron_h latent"));
 
 using LargeStates = States;
 

@@ -86,8 +86,8 @@ TEST(HybridFamilies, NemotronsLayersArePartsAlone) {
       "\"MEM*X\"");
   other = kNemotron;
   other.replace(other.find("\"n_group\": 1"), 12, "\"n_group\": 1, \"moe_latent_size\": 1024");
-  EXPECT_EQ(refusal(other.c_str()),
-            "m/config.json: \"moe_latent_size\": only null is implemented, found 1024");
+  EXPECT_EQ(parse(other.c_str()).layer(1).experts()->latent, 1024);
+  EXPECT_EQ(spec.layer(1).experts()->latent, 0);
 }
 
 constexpr const char* kKimi =

@@ -196,7 +196,9 @@ CASES = {
                    wide(head_dim=32, layers_block_type=["attention", "moe", "mamba", "mamba", "mlp"],
                         **dict(NEMOTRON, n_groups=1, use_conv_bias=False, n_routed_experts=12, n_group=3, topk_group=2)),
                    wide(head_dim=20, layers_block_type=["mamba", "moe", "attention", "mlp"],
-                        **dict(NEMOTRON, mamba_num_heads=6, norm_topk_prob=False, routed_scaling_factor=2.5))],
+                        **dict(NEMOTRON, mamba_num_heads=6, norm_topk_prob=False, routed_scaling_factor=2.5)),
+                   # Experts that read a latent vector.
+                   wide(head_dim=20, layers_block_type=["mamba", "moe", "attention", "moe"], **dict(NEMOTRON, moe_latent_size=36))],
     "kimi_linear": [text(num_key_value_heads=6, layer_types=["linear_attention", "full_attention", "linear_attention"], **KIMI),
                     wide(num_key_value_heads=6, layer_types=["full_attention", "linear_attention", "linear_attention"],
                          **dict(KIMI, q_lora_rank=40, linear_head_dim=24, linear_conv_kernel_dim=3, norm_topk_prob=False)),

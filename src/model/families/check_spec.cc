@@ -22,6 +22,13 @@ void check_part(const ExpertsSpec& experts, const DecoderSpec&, std::string_view
   check("a number of experts of a token", how.chosen, 1,
         std::min(how.experts, Routing::kMaxChosen));
   check("an expert's intermediate size", experts.width, 1, kMaxWidth);
+  check("a latent vector of experts", experts.latent, 0, kMaxWidth);
+  if (experts.latent > 0 &&
+      (experts.is_beside || experts.has_biases || experts.weighs_inputs || experts.shared_gate))
+    fail(
+        "{}: expected experts without biases and a shared one without a gate where they read a "
+        "latent vector",
+        where);
   check("a shared expert's intermediate size", experts.shared_width, 0, kMaxWidth);
   check("a number of groups of experts", how.groups, 1, how.experts);
   check("a number of groups to choose from", how.chosen_groups, 1, how.groups);

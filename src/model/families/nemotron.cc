@@ -70,9 +70,9 @@ ExpertsSpec read_experts(ConfigReader& reader) {
   const Routing how = read_sigmoid_routing(reader, 8, 2);
   const bool has_shared = reader.integer("n_shared_experts", 0, 1, 1) == 1;
   const int shared = read_size(reader, "moe_shared_expert_intermediate_size", kMaxWidth, 7688);
-  check_neutral(reader, "moe_latent_size", {});
   return {.routing = how,
           .width = read_size(reader, "moe_intermediate_size", kMaxWidth, 7688),
+          .latent = read_size(reader, "moe_latent_size", kMaxWidth, 0),
           .has_choice_bias = true,
           .shared_width = has_shared ? shared : 0,
           .curve = Nonlinearity::relu_squared,
@@ -133,6 +133,7 @@ void write(const DecoderSpec& spec, json::Value& config) {
   const ExpertsSpec* experts = spec.first<ExpertsSpec>();
   if (!experts) return;
   write_grouped_experts(*experts, config);
+  if (experts->latent > 0) config.set("moe_latent_size", experts->latent);
   config.set("n_shared_experts", experts->shared_width > 0 ? 1 : 0);
   if (experts->shared_width > 0)
     config.set("moe_shared_expert_intermediate_size", experts->shared_width);

@@ -1,5 +1,6 @@
 // Many feed-forward networks, of which every row goes through a few that its router chooses, and
-// perhaps one more that all rows go through (numerics 7). Their backward is in experts_backward.cc.
+// perhaps one more that all rows go through (numerics 7). How their outputs are put together is in
+// experts_combine.cc, their backward in experts_backward.cc.
 #include "model/parts/experts.h"
 
 #include <algorithm>
@@ -20,6 +21,7 @@ Experts::Experts(const PartPlace& place)
 void Experts::visit(Weights& w, TensorVisitor& tensors) const {
   const int count = spec_.routing.experts;
   const TensorAxis d = whole(model_.hidden), f = whole(spec_.width), all = whole(count);
+  const TensorAxis own = whole(expert_width());
   const std::vector<int32_t> at = shard_.placement.experts_at(count, shard_.size);
   const Each each{
       count, {at.begin() + first_expert(shard_.rank), at.begin() + first_expert(shard_.rank + 1)}};
@@ -34,15 +36,20 @@ void Experts::visit(Weights& w, TensorVisitor& tensors) const {
   if (spec_.has_biases) tensors.vector(w.router_bias, {{router_bias, "mlp.gate.bias", all}});
   if (spec_.has_choice_bias)
     tensors.vector(w.choice_bias, {{choice_bias, "mlp.gate.e_score_correction_bias", all}});
-  std::vector<TensorRow> inputs{{expert_up, "mlp.experts.{}.up_proj.weight", f, d}};
+  std::vector<TensorRow> inputs{{expert_up, "mlp.experts.{}.up_proj.weight", f, own}};
   if (spec_.is_gated)
-    inputs.insert(inputs.begin(), {expert_gate, "mlp.experts.{}.gate_proj.weight", f, d});
+    inputs.insert(inputs.begin(), {expert_gate, "mlp.experts.{}.gate_proj.weight", f, own});
   tensors.matrix(w.gate_up, inputs, {.is_pair = spec_.is_gated, .each = &each});
-  tensors.matrix(w.down, {{expert_down, "mlp.experts.{}.down_proj.weight", d, f}}, {.each = &each});
+  tensors.matrix(w.down, {{expert_down, "mlp.experts.{}.down_proj.weight", own, f}},
+                 {.each = &each});
   if (spec_.has_biases) {
     tensors.vector(w.gate_bias, {{expert_gate_bias, "mlp.experts.{}.gate_proj.bias", f}}, &each);
     tensors.vector(w.up_bias, {{expert_up_bias, "mlp.experts.{}.up_proj.bias", f}}, &each);
     tensors.vector(w.down_bias, {{expert_down_bias, "mlp.experts.{}.down_proj.bias", d}}, &each);
+  }
+  if (spec_.latent > 0) {
+    tensors.matrix(w.latent_down, {{expert_latent_down, "mlp.fc1_latent_proj.weight", own, d}});
+    tensors.matrix(w.latent_up, {{expert_latent_up, "mlp.fc2_latent_proj.weight", d, own}});
   }
   if (spec_.shared_width > 0) visit_shared(w, tensors);
   if (!shard_.placement.is_linear())
@@ -74,7 +81,7 @@ int64_t Experts::unread_bytes(const PartWeights& weights) const {
 }
 
 void Experts::place(ActivationMemory& memory, Activations& at) const {
-  const int64_t d = model_.hidden, chosen = spec_.routing.chosen;
+  const int64_t d = model_.hidden, own = expert_width(), chosen = spec_.routing.chosen;
   at.stream = memory.stream(d);
   at.normed = memory.activation(d);
   if (spec_.is_beside) at.routed = memory.activation(d);
@@ -85,19 +92,24 @@ void Experts::place(ActivationMemory& memory, Activations& at) const {
   at.begin = memory.fixed<int32_t>(places_ + 1);
   at.place = memory.array<int32_t>(chosen);
   at.rows = memory.array<int32_t>(chosen);
-  at.inputs = memory.activation(d, chosen);
+  if (spec_.latent > 0) {
+    at.latent = memory.activation(own);
+    at.narrow = memory.array<float>(own);
+    at.wide = memory.array<float>(d);
+  }
+  at.inputs = memory.activation(own, chosen);
   at.gated = memory.activation(spec_.width, chosen);
   if (!spec_.is_gated)
     at.ups = memory.array<float>(std::max<int64_t>(chosen * spec_.width, shared_width_));
-  const int64_t stride = round_up(d, kLeafPad);
+  const int64_t stride = round_up(own, kLeafPad);
   at.outputs = {memory.array<float>(chosen * stride), DType::f32, stride};
   if (shard_.size > 1) {  // a rank's piece may reach beyond all outputs
-    at.sent = memory.activation(d, 2 * chosen);
-    at.pieces = memory.activation(d, shard_.size * chosen);
+    at.sent = memory.activation(own, 2 * chosen);
+    at.pieces = memory.activation(own, shard_.size * chosen);
   }
   if (spec_.shared_width == 0) return;
   at.shared_gated = memory.activation(shared_width_);
-  at.shared = memory.array<float>(stride);
+  at.shared = memory.array<float>(round_up(d, kLeafPad));
 }
 
 // x = norm(h); h = h + the sum of w_e * down_e(curve(gate_e(x)) * up_e(x)) over the chosen experts,
@@ -113,9 +125,18 @@ void Experts::forward(const PartPass& p, const Weights& w, const Activations& at
   if (spec_.shared_width > 0) shared_output(p, w, at);
   if (spec_.is_beside)
     combine_beside(p, w, at, outputs);
+  else if (spec_.latent > 0)
+    combine_latents(p, w, at, outputs);
   else
     combine(p, w, at, outputs);
   p.trace("experts", p.hidden, model_.hidden);
+}
+
+// latents = act(down(x))
+void Experts::make_latents(const PartPass& p, const Weights& w, const Activations& at) const {
+  const int64_t own = expert_width();
+  p.ops.product("experts latent", at.normed, w.latent_down, nullptr, p.rows, at.narrow, own);
+  p.ops.round_part(at.narrow, own, own, at.latent);
 }
 
 MatmulParams Experts::router_of(const PartPass& p, const Weights& w, const Activations& at) const {
@@ -153,22 +174,23 @@ void Experts::route(const PartPass& p, const Weights& w, const Activations& at) 
                             .place = at.place,
                             .rows_of = at.rows};
   const int first = first_expert(shard_.rank);
-  const GatherRowsParams gather{.x = at.normed,
-                                .width = model_.hidden,
+  const GatherRowsParams gather{.x = spec_.latent > 0 ? at.latent : at.normed,
+                                .width = expert_width(),
                                 .rows_of = at.rows,
                                 .begin = at.begin + first,
                                 .experts = first_expert(shard_.rank + 1) - first,
                                 .most_rows = p.rows * how.chosen,
                                 .out = at.inputs};
   const bool are_few = kernels.choose_experts && gather.most_rows <= kFewPairs;
-  if (are_few && !spec_.is_beside && p.ops.at_once().route_experts && p.ops.is_settled() &&
-      w.norm && w.router.type == DType::bf16)
+  if (are_few && !spec_.is_beside && spec_.latent == 0 && p.ops.at_once().route_experts &&
+      p.ops.is_settled() && w.norm && w.router.type == DType::bf16)
     return p.ops.run("norm, router, choose", p.ops.at_once().route_experts,
                      RouteExpertsParams{.norm = p.ops.norm_of(p.hidden, w.norm, at.normed),
                                         .router = router_of(p, w, at),
                                         .choose = {route, sort, gather}});
   p.ops.norm(p.hidden, w.norm, at.normed);
   if (spec_.is_beside) p.ops.norm(p.hidden, w.router_norm, at.routed);
+  if (spec_.latent > 0) make_latents(p, w, at);
   p.ops.run_product("router", router_of(p, w, at));
   if (are_few)
     return p.ops.run("choose", kernels.choose_experts, ChooseExpertsParams{route, sort, gather});
@@ -272,7 +294,7 @@ Activation Experts::gather_outputs(const PartPass& p, const Activations& at) con
                         .x_stride = at.outputs.stride,
                         .rows_of = nullptr,
                         .rows = count,
-                        .width = model_.hidden,
+                        .width = expert_width(),
                         .out = {at_row(sent, mine), sent.type, sent.stride}});
   p.ops.all_gather(at_row(sent, mine), most * bytes, at.pieces.data);
   for (int r = 0; r < shard_.size; ++r) {
@@ -302,56 +324,6 @@ void Experts::shared_output(const PartPass& p, const Weights& w, const Activatio
   }
   p.ops.partial_product("shared down", at.shared_gated, w.shared_down,
                         shard_.runs(down_split_k(spec_.shared_width)), at.shared, stride);
-}
-
-// h = h + norm(what the dense network left + norm(the sum of its experts' outputs))
-void Experts::combine_beside(const PartPass& p, const Weights& w, const Activations& at,
-                             const Activation& outputs) const {
-  const int64_t d = model_.hidden;
-  p.ops.stream().clear(at.sum, static_cast<size_t>(p.rows * d) * sizeof(float));
-  p.ops.run("combine", p.ops.kernels().combine,
-            CombineParams{.y = outputs,
-                          .rounds = outputs.type != at.inputs.type,
-                          .place = at.place,
-                          .weights = at.weights,
-                          .chosen = spec_.routing.chosen,
-                          .shared = nullptr,
-                          .shared_stride = 0,
-                          .gate = nullptr,
-                          .gate_stride = 0,
-                          .rows = p.rows,
-                          .width = d,
-                          .hidden = at.sum,
-                          .scale = 1,
-                          .by_place = p.ops.is_host_baseline()});
-  p.ops.norm_part(at.sum, d, d, w.out_norm, {at.sum, DType::f32, d}, true);
-  p.ops.run("add", p.ops.kernels().add,
-            AddParams{.x = at.sum,
-                      .x_stride = d,
-                      .bias = nullptr,
-                      .rows = p.rows,
-                      .width = d,
-                      .y = p.ops.beside()});
-  p.ops.add_normed(p.ops.beside(), d, w.sum_norm);
-}
-
-// h = h + the sum of its experts' outputs
-void Experts::combine(const PartPass& p, const Weights& w, const Activations& at,
-                      const Activation& outputs) const {
-  p.ops.add_combined({.y = outputs,
-                      .rounds = outputs.type != at.inputs.type,
-                      .place = at.place,
-                      .weights = at.weights,
-                      .chosen = spec_.routing.chosen,
-                      .shared = at.shared,
-                      .shared_stride = round_up(model_.hidden, kLeafPad),
-                      .gate = spec_.shared_gate ? at.router + spec_.routing.experts : nullptr,
-                      .gate_stride = w.router.n,
-                      .rows = p.rows,
-                      .width = model_.hidden,
-                      .hidden = p.hidden,
-                      .scale = model_.residual_scale,
-                      .by_place = p.ops.is_host_baseline()});
 }
 
 std::unique_ptr<LayerPart> make_experts(const PartPlace& place) {

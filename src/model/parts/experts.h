@@ -14,6 +14,8 @@ struct ExpertsWeights : PartWeights {
   Matrix router;                        // [experts (+ the shared one's gate)][D]
   Matrix gate_up;                       // [F of an expert][D], a stack of pairs; or of ups alone
   Matrix down;                          // [D][F of an expert], a stack
+  Matrix latent_down;                   // [L][D], where experts read a latent, as the next one
+  Matrix latent_up;                     // [D][L]
   Matrix shared_gate_up;                // [F of the shared expert][D], a pair
   Matrix shared_down;                   // [D][F of the shared expert]
   const float* choice_bias = nullptr;   // [experts] or null, as the next one
@@ -36,7 +38,10 @@ struct ExpertsActivations : PartActivations {
   int32_t* begin = nullptr;   // [experts + 1]; see SortRowsParams
   int32_t* place = nullptr;   // [T][C]
   int32_t* rows = nullptr;    // [T * C]
-  Activation inputs;          // [T * C][D]
+  Activation latent;          // [T][L] what experts read, then the sum of what they give
+  float* narrow = nullptr;    // [T][L] the same before it is rounded
+  float* wide = nullptr;      // [T][D] that sum times latent_up
+  Activation inputs;          // [T * C][D], here and in the next three lines L where it is there
   float* ups = nullptr;       // [T * C][F of an expert] or [T][F of the shared one], or null
   Activation gated;           // [T * C][F of an expert]
   Activation outputs;         // [T * C][D], f32 or as they are rounded
@@ -76,6 +81,13 @@ class Experts final : public PartOf<ExpertsWeights, ExpertsActivations> {
   void shared_output(const PartPass& p, const Weights& w, const Activations& at) const;
   void combine_beside(const PartPass& p, const Weights& w, const Activations& at,
                       const Activation& outputs) const;
+  void sum_outputs(const PartPass& p, const Activations& at, const Activation& outputs,
+                   float* out) const;
+  // Elements that an expert reads and gives.
+  int64_t expert_width() const { return spec_.latent > 0 ? spec_.latent : model_.hidden; }
+  void make_latents(const PartPass& p, const Weights& w, const Activations& at) const;
+  void combine_latents(const PartPass& p, const Weights& w, const Activations& at,
+                       const Activation& outputs) const;
   void combine(const PartPass& p, const Weights& w, const Activations& at,
                const Activation& outputs) const;
 
