@@ -44,7 +44,7 @@ Axis drafters(bool full, const Schedule& base, const DecoderSpec& spec) {
   const bool has_module = read_model_config(base.model).spec.mtp_layers > 0;
   const bool has_exit = spec.layers > 1 && !has_states(spec);
   int skipped = 1;
-  while (skipped < spec.layers - 1 && spec.keys_are_shared(skipped)) ++skipped;
+  while (skipped < spec.layers - 1 && spec.is_shared(skipped)) ++skipped;
   for (const std::string& k : lengths) {
     const std::string length = R"(, "num_speculative_tokens": )" + k + "}";
     if (makes_model) draft(R"({"method": "draft_model", "model": "dummy:77")" + length);
