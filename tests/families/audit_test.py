@@ -6,7 +6,7 @@ import json, pathlib, subprocess, sys, tempfile
 
 ROOT = pathlib.Path(__file__).resolve().parent
 # Families with a part that CPUs alone compute.
-CPU_ONLY = ("llama4_text", "mimo_v2_flash")
+CPU_ONLY = ("llama4_text", "mimo_v2_flash", "deepseek_v32", "glm_moe_dsa", "nemotron_h_latent")
 TEXT = "The order of every sum is fixed once, as a small tree that depends on the shape of the model only. " * 5
 
 
