@@ -6,7 +6,7 @@
 #include "cli/command.h"
 #include "made_adapters.h"
 #include "median.h"
-#include "weights/peft_adapter.h"
+#include "weights/lora_adapter.h"
 
 namespace invar::cli {
 

@@ -7,6 +7,7 @@
 
 #include "model/adapter_weights.h"
 #include "session/adapter.h"
+#include "weights/peft_adapter.h"
 
 namespace invar::cli {
 

@@ -145,7 +145,7 @@ constexpr ForeignFlag kForeignFlags[] = {
     {"--rope-freq-base", "config.json is what the model is; edit it"},
     {"--rope-freq-scale", "config.json is what the model is; edit it"},
     {"--mmproj", "only text is understood"},
-    {"--lora", "use --lora-modules NAME=DIRECTORY, of a directory as PEFT writes it"},
+    {"--lora", "use --lora-modules NAME=PATH, of a GGUF file or a directory as PEFT writes it"},
     {"--control-vector", "weights are computed with as they are"},
     {"--samplers", "filters have one order (docs/requests.md)"},
     {"--grammar", "requests say guided_grammar, or grammar at /completion"},

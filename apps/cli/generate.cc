@@ -19,7 +19,7 @@
 #include "frontend/text_engine.h"
 #include "model_sampling.h"
 #include "session/adapter.h"
-#include "weights/peft_adapter.h"
+#include "weights/lora_adapter.h"
 
 namespace invar::cli {
 
@@ -267,8 +267,9 @@ void add_generate(CLI::App& app, Action& action) {
   add_sampling_flags(*command, flags->params);
   command->add_option("-p,--prompt", flags->prompt,
                       "The text to continue; - is the standard input");
-  command->add_option("--lora", flags->adapter,
-                      "Directory of a low-rank adapter, as PEFT saves it, to compute with");
+  command->add_option(
+      "--lora", flags->adapter,
+      "A low-rank adapter to compute with: a directory as PEFT saves it, or a GGUF file");
   command->add_option("--stop", flags->stop, "Text that ends the answer; may be repeated");
   command->add_flag("--ignore-eos", flags->params.ignore_eos,
                     "Continue after end-of-sequence tokens");

@@ -217,9 +217,10 @@ void add_adapter_flags(CLI::App& command, ServeFlags& flags) {
   command.add_flag("--enable-lora", flags.has_adapters,
                    "Let requests have low-rank adapters, loaded by --lora-modules or by POST "
                    "/v1/load_lora_adapter");
-  command.add_option("--lora-modules", flags.adapters,
-                     "Adapters as PEFT saves them, each NAME=DIRECTORY: a request whose model is "
-                     "NAME is computed with it");
+  command.add_option(
+      "--lora-modules", flags.adapters,
+      "Adapters, each NAME=PATH, a directory as PEFT saves it or a GGUF file: a request "
+      "whose model is NAME is computed with it");
   command
       .add_option("--max-loras", flags.adapter_limits.most,
                   "Most different adapters of requests that are computed at the same time; others "

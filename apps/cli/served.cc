@@ -108,7 +108,7 @@ void Served::open_adapters(const ServeFlags& flags, const ModelOptions& options)
   for (const std::string& one : flags.adapters) {
     const size_t sign = one.find('=');
     if (sign == one.npos)
-      fail_usage("expected NAME=DIRECTORY as --lora-modules, found {}", json::quoted(one));
+      fail_usage("expected NAME=PATH as --lora-modules, found {}", json::quoted(one));
     const std::string name = one.substr(0, sign);
     if (std::ranges::count(flags.names, name) > 0)
       fail_usage("{} is the name of the model and of an adapter", json::quoted(name));

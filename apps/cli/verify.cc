@@ -15,7 +15,7 @@
 #include "session/served_answer.h"
 #include "session/verify.h"
 #include "verify.h"
-#include "weights/peft_adapter.h"
+#include "weights/lora_adapter.h"
 
 namespace invar::cli {
 
@@ -255,8 +255,9 @@ void add_verify(CLI::App& app, Action& action) {
   command->add_flag("--no-signature", flags->unsigned_too, "Do not check the signature");
   command->add_option("--chat-template", flags->template_file,
                       "The server's --chat-template, if it had one");
-  command->add_option("--lora", flags->adapter,
-                      "Directory of the adapter that the answer was made with, if it had one");
+  command->add_option(
+      "--lora", flags->adapter,
+      "The adapter that the answer was made with, a directory or a GGUF file, if it had one");
   command->add_flag("--time-generation", flags->generates,
                     "Also generate the answer at batch 1 and compare the times");
   command->callback([&action, flags, command] {

@@ -24,7 +24,7 @@ struct RequestAdapter {
   std::string name;       // that the client knows
   std::string directory;  // as PEFT saves it
   int32_t rank = 0;       // the largest of its modules
-  Digest digest{};        // PeftAdapter::digest
+  Digest digest{};        // LoraAdapter::digest
 
   bool operator==(const RequestAdapter&) const = default;
 };

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "base/check.h"
+#include "weights/peft_adapter.h"
 
 namespace invar {
 

@@ -58,7 +58,7 @@ void AdapterStep::load(const Decoder& decoder, const AdapterLoad& load) {
   std::optional<ThreadPool> own;  // where kernels are launched there is none
   ThreadPool& pool = decoder.execution.pool ? *decoder.execution.pool : own.emplace(1);
   try {
-    const PeftAdapter adapter(load.directory);
+    const LoraAdapter adapter(load.directory);
     if (to_hex(adapter.digest(pool)) != load.digest || adapter.most_rank() != load.rank) return;
     fill(decoder, slot, std::make_shared<const AdapterWeights>(decoder, adapter));
   } catch (const Error&) {  // what was read when the request came is there no longer

@@ -9,6 +9,7 @@
 #include "kernels/pack.h"
 #include "model/families/family_source.h"
 #include "model/families/tensor_table.h"
+#include "weights/peft_adapter.h"
 
 namespace invar {
 
@@ -32,31 +33,32 @@ bool is_adaptable(const StoredTensor& stored, const DecoderSpec& spec) {
   });
 }
 
-void expect_adapted(const PeftAdapter& adapter, const AdapterModule& module,
+void expect_adapted(const LoraAdapter& adapter, const AdapterModule& module,
                     const StoredTensor& stored, const DecoderSpec& spec) {
   if (!is_adaptable(stored, spec))
     fail("{}: adapters of {} are not computed; expected q, k, v, o, gate, up or down of a layer",
-         adapter.directory(), json::quoted(module.name));
+         adapter.path(), json::quoted(module.name));
   if (stored.shape != std::vector<int64_t>{module.outputs, module.inputs})
-    fail("{}: expected an adapter of {} for [{}], found one for [{}, {}]", adapter.directory(),
+    fail("{}: expected an adapter of {} for [{}], found one for [{}, {}]", adapter.path(),
          json::quoted(module.name), fmt::join(stored.shape, ", "), module.outputs, module.inputs);
 }
 
-Targets targets_of(const PeftAdapter& adapter, const DecoderSpec& spec) {
+Targets targets_of(const LoraAdapter& adapter, const DecoderSpec& spec) {
   std::map<std::string, const StoredTensor*> by_name;
-  const std::vector<StoredTensor> tensors = stored_tensors(spec);
+  const std::vector<StoredTensor> tensors =
+      adapter.has_gguf_names() ? gguf_tensors(spec) : stored_tensors(spec);
   for (const StoredTensor& tensor : tensors) by_name[tensor.name] = &tensor;
   Targets targets;
   for (const AdapterModule& module : adapter.modules()) {
     const auto found = by_name.find(without_tower(module.name) + ".weight");
     if (found == by_name.end())
-      fail("{}: expected modules of the {} model that is served, found {}", adapter.directory(),
+      fail("{}: expected modules of the {} model that is served, found {}", adapter.path(),
            spec.family, json::quoted(module.name));
     expect_adapted(adapter, module, *found->second, spec);
     for (const StoredTensor::Part& part : found->second->parts)
       if (!targets.try_emplace(part.of.name, Target{&module, part.at.row}).second)
         fail("{}: expected one adapter of a matrix, found {} for one that has another",
-             adapter.directory(), json::quoted(module.name));
+             adapter.path(), json::quoted(module.name));
   }
   return targets;
 }
@@ -124,14 +126,14 @@ std::vector<AdapterModule> target_modules(const DecoderSpec& spec,
   return modules;
 }
 
-void expect_fits(const PeftAdapter& adapter, const DecoderSpec& spec) {
+void expect_fits(const LoraAdapter& adapter, const DecoderSpec& spec) {
   targets_of(adapter, spec);
 }
 
 // Visits the loaded weights: once to see how much memory it takes, then to fill it.
 class AdapterPacker : public TensorVisitor {
  public:
-  AdapterPacker(AdapterWeights& out, const Decoder& decoder, const PeftAdapter& adapter)
+  AdapterPacker(AdapterWeights& out, const Decoder& decoder, const LoraAdapter& adapter)
       : out_(out),
         decoder_(decoder),
         adapter_(adapter),
@@ -249,7 +251,7 @@ class AdapterPacker : public TensorVisitor {
 
   AdapterWeights& out_;
   const Decoder& decoder_;
-  const PeftAdapter& adapter_;
+  const LoraAdapter& adapter_;
   const Targets targets_;
   bool fills_ = false;
   int64_t taken_ = 0;
@@ -258,11 +260,11 @@ class AdapterPacker : public TensorVisitor {
   std::vector<std::byte> staged_;  // what goes to a device whose memory the host cannot write
 };
 
-AdapterWeights::AdapterWeights(const Decoder& decoder, const PeftAdapter& adapter) {
+AdapterWeights::AdapterWeights(const Decoder& decoder, const LoraAdapter& adapter) {
   AdapterPacker(*this, decoder, adapter).pack();
 }
 
-void AdapterWeights::reload(const Decoder& decoder, const PeftAdapter& adapter) {
+void AdapterWeights::reload(const Decoder& decoder, const LoraAdapter& adapter) {
   AdapterPacker(*this, decoder, adapter).fill();
 }
 

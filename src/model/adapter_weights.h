@@ -8,13 +8,13 @@
 
 #include "kernels/adapters.h"
 #include "model/decoder.h"
-#include "weights/peft_adapter.h"
+#include "weights/lora_adapter.h"
 
 namespace invar {
 
 // Throws Error naming the module, where one is not of a matrix that can have an adapter in this
 // model, or is of another shape.
-void expect_fits(const PeftAdapter& adapter, const DecoderSpec& spec);
+void expect_fits(const LoraAdapter& adapter, const DecoderSpec& spec);
 
 // The modules of a model that can have an adapter, with their sizes alone.
 std::vector<AdapterModule> adaptable_modules(const DecoderSpec& spec);
@@ -31,7 +31,7 @@ int64_t most_adapter_bytes(const DecoderSpec& spec, DType type, int64_t rank);
 class AdapterWeights {
  public:
   // Reads and packs this rank's share. Throws Error as expect_fits does.
-  AdapterWeights(const Decoder& decoder, const PeftAdapter& adapter);
+  AdapterWeights(const Decoder& decoder, const LoraAdapter& adapter);
 
   struct Product {
     Matrix w;  // that it stands beside
@@ -40,7 +40,7 @@ class AdapterWeights {
     std::vector<std::string> modules;  // of each of the outputs
   };
   // Takes over other numbers of the same modules; the addresses stay. No step may be under way.
-  void reload(const Decoder& decoder, const PeftAdapter& adapter);
+  void reload(const Decoder& decoder, const LoraAdapter& adapter);
 
   // The adapters' product beside a matrix of the decoder's weights, or null.
   const Product* beside(const Matrix& w) const;

@@ -19,7 +19,7 @@ struct AdapterLoad {
   int32_t slot = 0;
   int32_t rank = 1;       // the largest of its modules
   std::string directory;  // as PEFT saves it
-  std::string digest;     // PeftAdapter::digest, in hexadecimal
+  std::string digest;     // LoraAdapter::digest, in hexadecimal
   bool operator==(const AdapterLoad&) const = default;
 };
 

@@ -19,7 +19,7 @@ namespace {
 
 class MergedSource final : public SourceOver {
  public:
-  MergedSource(const TensorSource& base, const PeftAdapter& adapter) : SourceOver(base) {
+  MergedSource(const TensorSource& base, const LoraAdapter& adapter) : SourceOver(base) {
     for (const AdapterModule& module : adapter.modules()) {
       const std::string name = in_tower(base, without_tower(module.name) + ".weight");
       const DType type = base.info(name).dtype;
@@ -72,7 +72,10 @@ class MergedSource final : public SourceOver {
 void write_merged(const std::string& from, const std::string& adapter_directory,
                   const std::string& to, ThreadPool& pool, const Conversion& how) {
   const UnquantisedCheckpoint model = open_unquantised(from, how);
-  const PeftAdapter adapter(adapter_directory);
+  const LoraAdapter adapter(adapter_directory);
+  if (adapter.has_gguf_names())
+    fail("{}: expected an adapter as PEFT saves it, to be merged, found a GGUF file",
+         adapter.path());
   expect_fits(adapter, model.config.spec);
   adapter.digest(pool);  // all of it is finite
   write_checkpoint(to, MergedSource(*model.stored, adapter), pool, {.progress = how.progress});

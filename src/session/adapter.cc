@@ -8,14 +8,15 @@ namespace invar {
 
 namespace {
 
-// Times and sizes of the two files.
-std::string state_of(const std::filesystem::path& directory) {
+// Times and sizes of its files.
+std::string state_of(const std::filesystem::path& adapter) {
   std::string state;
-  for (const char* name : {"adapter_config.json", "adapter_model.safetensors"}) {
+  for (const char* name : {"", "adapter_config.json", "adapter_model.safetensors"}) {
+    const std::filesystem::path file = *name ? adapter / name : adapter;
     std::error_code ignored;
-    const auto time = std::filesystem::last_write_time(directory / name, ignored);
+    const auto time = std::filesystem::last_write_time(file, ignored);
     state += fmt::format("{} {} ", time.time_since_epoch().count(),
-                         std::filesystem::file_size(directory / name, ignored));
+                         std::filesystem::file_size(file, ignored));
   }
   return state;
 }
@@ -40,12 +41,12 @@ std::shared_ptr<const RequestAdapter> open_adapter(const std::string& name,
   // Workers in other processes may have other working directories.
   std::error_code ignored;
   const std::filesystem::path absolute = std::filesystem::absolute(directory, ignored);
-  const PeftAdapter adapter(absolute.string());
+  const LoraAdapter adapter(absolute.string());
   expect_fits(adapter, spec);
   ThreadPool one(1);
   return std::make_shared<const RequestAdapter>(
       RequestAdapter{.name = name,
-                     .directory = adapter.directory(),
+                     .directory = adapter.path(),
                      .rank = static_cast<int32_t>(adapter.most_rank()),
                      .digest = adapter.digest(one)});
 }

@@ -22,7 +22,7 @@ class TrainedAdapter {
 
  private:
   const bf16_t* rounded_;
-  const PeftAdapter adapter_;
+  const LoraAdapter adapter_;
   const std::shared_ptr<AdapterWeights> weights_;
   AdapterGradients gradients_;
 };

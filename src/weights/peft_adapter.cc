@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <array>
-#include <bit>
 #include <cmath>
 #include <filesystem>
 #include <map>
@@ -10,12 +9,10 @@
 #include <set>
 
 #include "base/atomic_file.h"
-#include "base/canonical_json.h"
 #include "base/error.h"
 #include "base/json.h"
 #include "weights/checkpoint_writer.h"
 #include "weights/hf_directory.h"
-#include "weights/weights_digest.h"
 
 namespace invar {
 
@@ -158,13 +155,9 @@ std::optional<std::string> module_of(std::string_view tensor, std::string_view w
   return std::nullopt;
 }
 
-struct Found {
-  std::string a, b;
-};
-
 // The tensors of each module; one that is neither an A nor a B is refused.
-std::map<std::string, Found> tensors_by_module(const TensorSource& tensors) {
-  std::map<std::string, Found> modules;
+std::map<std::string, AdapterFactors> tensors_by_module(const TensorSource& tensors) {
+  std::map<std::string, AdapterFactors> modules;
   for (const std::string& name : tensors.names()) {
     if (const auto of_a = module_of(name, "lora_A"))
       modules[*of_a].a = name;
@@ -178,23 +171,9 @@ std::map<std::string, Found> tensors_by_module(const TensorSource& tensors) {
   return modules;
 }
 
-void expect_matrix(const TensorSource& tensors, const std::string& name, std::string_view missing,
-                   const std::string& module) {
-  if (name.empty())
-    fail("{}: expected {}.weight of the module {}, found none",
-         tensors.where(fmt::format("{}{}.{}.weight", kPrefix, module, missing)), missing,
-         json::quoted(module));
-  const TensorInfo& info = tensors.info(name);
-  const bool is_float =
-      info.dtype == DType::bf16 || info.dtype == DType::f16 || info.dtype == DType::f32;
-  if (info.shape.size() != 2 || !is_float || info.elements() == 0)
-    fail("{}: expected a matrix of BF16, F16 or F32, found {} of [{}]", tensors.where(name),
-         name_of(info.dtype), fmt::join(info.shape, ", "));
-}
-
 }  // namespace
 
-PeftAdapter::PeftAdapter(const std::string& directory) : directory_(directory) {
+LoraAdapter open_peft_adapter(const std::string& directory) {
   std::error_code ignored;
   for (const char* name : {kConfig, kTensors})
     if (!std::filesystem::exists(join(directory, name), ignored))
@@ -204,43 +183,19 @@ PeftAdapter::PeftAdapter(const std::string& directory) : directory_(directory) {
               ? " (adapter_model.bin is not read: save it as safetensors)"
               : "");
   const Config config(join(directory, kConfig));
-  tensors_ = open_tensors(directory, kTensors);
-  for (auto& [name, found] : tensors_by_module(*tensors_)) {
-    expect_matrix(*tensors_, found.a, "lora_A", name);
-    expect_matrix(*tensors_, found.b, "lora_B", name);
-    const auto& a = tensors_->info(found.a).shape;
-    const auto& b = tensors_->info(found.b).shape;
+  std::unique_ptr<TensorSource> tensors = open_tensors(directory, kTensors);
+  std::vector<AdapterModule> modules;
+  for (const auto& [name, factors] : tensors_by_module(*tensors)) {
+    AdapterModule module =
+        adapter_module(*tensors, name, factors, [&](char which) { return peft_name(name, which); });
     const int64_t rank = config.rank_of(name);
-    if (a[0] != b[1] || a[0] != rank)
-      fail("{}: expected the rank {} of the configuration, found A of [{}] and B of [{}]",
-           tensors_->where(found.a), rank, fmt::join(a, ", "), fmt::join(b, ", "));
-    modules_.push_back({.name = name,
-                        .inputs = a[1],
-                        .outputs = b[0],
-                        .rank = rank,
-                        .scale = config.scale_of(name, rank),
-                        .a = std::move(found.a),
-                        .b = std::move(found.b)});
+    if (module.rank != rank)
+      fail("{}: expected the rank {} of the configuration, found A of [{}, {}]",
+           tensors->where(factors.a), rank, module.rank, module.inputs);
+    module.scale = config.scale_of(name, rank);
+    modules.push_back(std::move(module));
   }
-}
-
-int64_t PeftAdapter::most_rank() const {
-  return std::ranges::max_element(modules_, {}, &AdapterModule::rank)->rank;
-}
-
-Digest PeftAdapter::digest(ThreadPool& pool) const {
-  json::Array modules;
-  for (const AdapterModule& module : modules_) {
-    check_finite(*tensors_, module.a, pool);
-    check_finite(*tensors_, module.b, pool);
-    modules.push_back(
-        json::Object{{"module", module.name},
-                     {"rank", module.rank},
-                     {"scale", fmt::format("{:016x}", std::bit_cast<uint64_t>(module.scale))}});
-  }
-  return json::digest_of(
-      json::Object{{"modules", std::move(modules)},
-                   {"weights", to_hex(weights_digest(*tensors_, tensors_->names(), pool))}});
+  return LoraAdapter(directory, std::move(modules), std::move(tensors));
 }
 
 std::string peft_name(const std::string& module, char which) {

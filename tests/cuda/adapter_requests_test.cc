@@ -8,7 +8,7 @@
 #include "model/adapter_weights.h"
 #include "model/families/presets.h"
 #include "model/families/quantised_checkpoint.h"
-#include "weights/peft_adapter.h"
+#include "weights/lora_adapter.h"
 
 namespace invar {
 namespace {
@@ -25,7 +25,7 @@ std::shared_ptr<const RequestAdapter> made_adapter(const DecoderSpec& spec, uint
       std::filesystem::path(::testing::TempDir()) /
       ("cuda_adapters_" + std::to_string(::getpid()) + "_" + std::to_string(number));
   testing_adapter::write(directory, modules, {.seed = number, .rank = rank});
-  const PeftAdapter read(directory.string());
+  const LoraAdapter read(directory.string());
   ThreadPool pool(1);
   return std::make_shared<const RequestAdapter>(
       RequestAdapter{std::to_string(number), directory.string(), rank, read.digest(pool)});

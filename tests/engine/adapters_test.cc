@@ -8,7 +8,7 @@
 #include "answers.h"
 #include "base/error.h"
 #include "speculative/prompt_lookup.h"
-#include "weights/peft_adapter.h"
+#include "weights/lora_adapter.h"
 
 namespace invar {
 namespace {
@@ -38,7 +38,7 @@ std::shared_ptr<const RequestAdapter> made(const std::string& name, bool all,
   const auto directory = std::filesystem::path(::testing::TempDir()) /
                          ("adapters_test_" + std::to_string(::getpid()) + name);
   testing_adapter::write(directory, modules_of_tiny(all), adapter);
-  const PeftAdapter read(directory.string());
+  const LoraAdapter read(directory.string());
   ThreadPool pool(1);
   return std::make_shared<const RequestAdapter>(RequestAdapter{
       name, directory.string(), static_cast<int32_t>(read.most_rank()), read.digest(pool)});

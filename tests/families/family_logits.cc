@@ -16,8 +16,8 @@
 #include "model/families/tensors.h"
 #include "model/forward.h"
 #include "weights/hf_directory.h"
+#include "weights/lora_adapter.h"
 #include "weights/mxfp4_source.h"
-#include "weights/peft_adapter.h"
 
 namespace invar {
 namespace {
@@ -104,7 +104,7 @@ int run(const Options& o) {
     Batch batch;
     batch.sequences.push_back({.cell = 0});
     if (!o.adapter.empty()) {
-      const PeftAdapter adapter(o.adapter);
+      const LoraAdapter adapter(o.adapter);
       batch.sequences[0].adapter = 0;
       batch.adapters = {
           {0, static_cast<int32_t>(adapter.most_rank()), o.adapter, to_hex(adapter.digest(pool))}};

@@ -9,7 +9,7 @@
 #include "../support/adapter_files.h"
 #include "model/adapter_weights.h"
 #include "step_case.h"
-#include "weights/peft_adapter.h"
+#include "weights/lora_adapter.h"
 
 namespace invar::testing_model {
 
@@ -27,7 +27,7 @@ inline AdapterLoad made_load(int32_t slot, uint32_t seed, int rank, bool all = t
   return {.slot = slot,
           .rank = rank,
           .directory = directory.string(),
-          .digest = to_hex(PeftAdapter(directory.string()).digest(pool))};
+          .digest = to_hex(LoraAdapter(directory.string()).digest(pool))};
 }
 
 // Both take the same steps; `found` launches graphs where it can.

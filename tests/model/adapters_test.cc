@@ -13,7 +13,7 @@
 #include "model/families/make_model.h"
 #include "model/families/presets.h"
 #include "model/forward.h"
-#include "weights/peft_adapter.h"
+#include "weights/lora_adapter.h"
 
 namespace invar {
 namespace {
@@ -30,7 +30,7 @@ std::vector<float> values_of(const TensorSource& source, const std::string& name
 // The tensors of the decoder with s B A added where the adapter has something.
 class Merged final : public TensorSource {
  public:
-  Merged(const DecoderSpec& spec, const TensorSource& base, const PeftAdapter& adapter)
+  Merged(const DecoderSpec& spec, const TensorSource& base, const LoraAdapter& adapter)
       : base_(base) {
     for (const std::string& name : base.names()) infos_[name] = {DType::f32, base.info(name).shape};
     for (const StoredTensor& stored : stored_tensors(spec))
@@ -75,7 +75,7 @@ class Merged final : public TensorSource {
 };
 
 std::vector<float> logits_of(const DecoderSpec& spec, const TensorSource& source,
-                             const PeftAdapter* adapter) {
+                             const LoraAdapter* adapter) {
   const ScopedFlushToZero flush;
   const auto device = make_host_device();
   ThreadPool pool(2);
@@ -94,7 +94,7 @@ std::vector<float> logits_of(const DecoderSpec& spec, const TensorSource& source
   batch.sequences.push_back({.blocks = {0}, .cell = 0});
   if (adapter) {
     batch.sequences[0].adapter = 0;
-    batch.adapters = {{0, static_cast<int32_t>(adapter->most_rank()), adapter->directory(),
+    batch.adapters = {{0, static_cast<int32_t>(adapter->most_rank()), adapter->path(),
                        to_hex(adapter->digest(pool))}};
   }
   for (int i = 0; i < kTokens; ++i) {
@@ -116,19 +116,19 @@ double distance(const std::vector<float>& a, const std::vector<float>& b) {
 }
 
 // Every module that can have an adapter, of one rank but for one module.
-PeftAdapter adapter_for(const DecoderSpec& spec) {
+LoraAdapter adapter_for(const DecoderSpec& spec) {
   std::vector<testing_adapter::Module> modules;
   for (const AdapterModule& module : adaptable_modules(spec))
     modules.push_back({module.name, module.outputs, module.inputs});
   const auto directory = std::filesystem::path(::testing::TempDir()) /
                          ("model_adapters_" + std::to_string(::getpid()));
-  return PeftAdapter(
+  return LoraAdapter(
       testing_adapter::write(directory, modules, {.seed = 9, .rank = 5, .alpha = 3, .size = 0.1F}));
 }
 
 void expect_merged(const DecoderSpec& spec, size_t tensors) {
   const auto source = dummy_weights(spec, 3);
-  const PeftAdapter adapter = adapter_for(spec);
+  const LoraAdapter adapter = adapter_for(spec);
   const Merged merged(spec, *source, adapter);
   EXPECT_EQ(merged.merged(), tensors) << spec.family;
   const auto beside = logits_of(spec, *source, &adapter);
@@ -166,7 +166,7 @@ TEST(AdaptersOfFamilies, WhatHasNoneIsRefusedByItsName) {
   const auto refusal = [&](const std::vector<testing_adapter::Module>& modules) -> std::string {
     const auto directory = std::filesystem::path(::testing::TempDir()) /
                            ("refused_adapter_" + std::to_string(::getpid()));
-    const PeftAdapter adapter(testing_adapter::write(directory, modules, {}));
+    const LoraAdapter adapter(testing_adapter::write(directory, modules, {}));
     try {
       expect_fits(adapter, spec);
     } catch (const Error& error) {

@@ -254,7 +254,7 @@ class AdaptersTest(unittest.TestCase):
         self.assertEqual(*(path.read_bytes() for path in merged))
 
     def test_what_cannot_be_served_is_refused_at_start(self):
-        for flags, said in ((["--lora-modules", "a"], "NAME=DIRECTORY"), (["--lora-modules", f"m={self.adapters[0]}"], "name of the model"),
+        for flags, said in ((["--lora-modules", "a"], "NAME=PATH"), (["--lora-modules", f"m={self.adapters[0]}"], "name of the model"),
                             (["--lora-modules", f"a={self.root}"], "adapter_config.json"),
                             (["--lora-modules", f"a={self.adapters[0]}", f"a={self.adapters[1]}"], "name of two adapters"),
                             (["--lora-modules", f"a={self.adapters[0]}", "--max-lora-rank", "2"], "rank 4"),

@@ -6,6 +6,7 @@
 
 #include "model/backward_pass.h"
 #include "training_case.h"
+#include "weights/peft_adapter.h"
 
 namespace invar {
 namespace {
@@ -92,7 +93,7 @@ class AdapterBackward : public testing::TestWithParam<TinyModel> {
   std::vector<AdapterModule> modules_;
   ParameterLayout layout_;
   std::vector<bf16_t> numbers_;
-  PeftAdapter adapter_;
+  LoraAdapter adapter_;
   AdapterWeights adapter_weights_;
   AdapterGradients gradients_of_;
 };

@@ -352,7 +352,7 @@ TEST_F(Sampled, HasTheTrainersBits) {
 
 // The written directory says what PEFT reads.
 TEST_F(Sampled, IsAPeftDirectory) {
-  const PeftAdapter adapter(directory_ / "adapter");
+  const LoraAdapter adapter(directory_ / "adapter");
   EXPECT_EQ(adapter.modules().size(), 7U * 4);
   for (const AdapterModule& module : adapter.modules()) {
     EXPECT_EQ(module.rank, 16);

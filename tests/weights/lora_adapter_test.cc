@@ -1,5 +1,5 @@
 // Adapters as PEFT saves them: what is understood, and what is refused by its name.
-#include "weights/peft_adapter.h"
+#include "weights/lora_adapter.h"
 
 #include <gtest/gtest.h>
 
@@ -26,25 +26,25 @@ const std::vector<Module> kModules = {{"model.layers.0.self_attn.q_proj", 12, 8}
 
 std::string refusal(const Adapter& adapter) {
   try {
-    PeftAdapter(testing_adapter::write(directory(), kModules, adapter));
+    LoraAdapter(testing_adapter::write(directory(), kModules, adapter));
   } catch (const Error& error) {
     return error.what();
   }
   return "";
 }
 
-TEST(PeftAdapter, ItsModulesHaveRanksAndScales) {
-  const PeftAdapter plain(testing_adapter::write(directory(), kModules, {.rank = 4, .alpha = 6}));
+TEST(LoraAdapter, ItsModulesHaveRanksAndScales) {
+  const LoraAdapter plain(testing_adapter::write(directory(), kModules, {.rank = 4, .alpha = 6}));
   ASSERT_EQ(plain.modules().size(), 2U);
   EXPECT_EQ(plain.modules()[0].name, "model.layers.0.self_attn.q_proj");
   EXPECT_EQ(plain.modules()[0].outputs, 12);
   EXPECT_EQ(plain.modules()[1].inputs, 20);
   EXPECT_EQ(plain.modules()[1].rank, 4);
   EXPECT_EQ(plain.modules()[1].scale, 1.5);
-  const PeftAdapter by_root(testing_adapter::write(
+  const LoraAdapter by_root(testing_adapter::write(
       directory(), kModules, {.rank = 4, .alpha = 6, .more = {{"use_rslora", true}}}));
   EXPECT_EQ(by_root.modules()[0].scale, 3);
-  const PeftAdapter patterns(testing_adapter::write(
+  const LoraAdapter patterns(testing_adapter::write(
       directory(), kModules,
       {.rank = 4,
        .alpha = 6,
@@ -55,10 +55,10 @@ TEST(PeftAdapter, ItsModulesHaveRanksAndScales) {
   EXPECT_EQ(patterns.modules()[1].scale, 5);
 }
 
-TEST(PeftAdapter, ItsDigestIsOfTensorsAndScales) {
+TEST(LoraAdapter, ItsDigestIsOfTensorsAndScales) {
   ThreadPool pool(2);
   const auto digest = [&](const Adapter& adapter) {
-    return PeftAdapter(testing_adapter::write(directory(), kModules, adapter)).digest(pool);
+    return LoraAdapter(testing_adapter::write(directory(), kModules, adapter)).digest(pool);
   };
   const Digest first = digest({});
   EXPECT_EQ(digest({}), first);
@@ -69,7 +69,7 @@ TEST(PeftAdapter, ItsDigestIsOfTensorsAndScales) {
   EXPECT_THROW(digest({.size = INFINITY}), Error);
 }
 
-TEST(PeftAdapter, WhatIsNotComputedIsRefusedByItsName) {
+TEST(LoraAdapter, WhatIsNotComputedIsRefusedByItsName) {
   const std::vector<std::pair<std::string, json::Value>> refused = {
       {"use_dora", true},
       {"modules_to_save", json::Array{"lm_head"}},
@@ -93,7 +93,7 @@ TEST(PeftAdapter, WhatIsNotComputedIsRefusedByItsName) {
             "");
 }
 
-TEST(PeftAdapter, AWrongOneIsRefused) {
+TEST(LoraAdapter, AWrongOneIsRefused) {
   EXPECT_NE(refusal({.more = {{"peft_type", "IA3"}}}), "");
   EXPECT_NE(refusal({.more = {{"r", 5}}}), "");
   EXPECT_NE(refusal({.rank = 300}), "");
@@ -111,15 +111,15 @@ TEST(PeftAdapter, AWrongOneIsRefused) {
     EXPECT_NE(said.find("adapter_config.json"), said.npos) << said;
   }
   EXPECT_NE(refusal({.more = {{"rank_pattern", json::Object{{"(a+)+b", 4}}}}}), "");
-  EXPECT_THROW(PeftAdapter(directory() + "/none"), Error);
+  EXPECT_THROW(LoraAdapter(directory() + "/none"), Error);
   testing_adapter::Tensors other;
   other.add("base_model.model.lm_head.weight", {2, 2}, {1, 2, 3, 4});
   other.write(std::filesystem::path(directory()) / "adapter_model.safetensors");
-  EXPECT_THROW(PeftAdapter{directory()}, Error);
+  EXPECT_THROW(LoraAdapter{directory()}, Error);
   testing_adapter::Tensors half;
   half.add("base_model.model.a.lora_A.weight", {4, 2}, std::vector<float>(8));
   half.write(std::filesystem::path(directory()) / "adapter_model.safetensors");
-  EXPECT_THROW(PeftAdapter{directory()}, Error);
+  EXPECT_THROW(LoraAdapter{directory()}, Error);
 }
 
 }  // namespace
