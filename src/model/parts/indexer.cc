@@ -74,7 +74,7 @@ void Indexer::turn(const PartPass& p, float* x, int heads) const {
                               .rows = p.rows,
                               .heads = heads,
                               .head_dim = spec_.size,
-                              .positions = p.ops.tables().positions,
+                              .positions = p.ops.tables().rotations,
                               .cos = rope.cos(),
                               .sin = rope.sin()});
 }
