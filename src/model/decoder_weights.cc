@@ -247,10 +247,20 @@ class WeightLoader : public TensorVisitor {
 
   const float* vector(const std::vector<VectorPart>& parts) {
     if (const float* there = unchanged(parts)) return there;
-    std::vector<float> values;
-    for (const VectorPart& part : parts) append(part.tensor, part.range, values);
+    int64_t size = 0;
+    for (const VectorPart& part : parts) size += part.range.count;
+    std::vector<float> values(static_cast<size_t>(size));
+    if (std::ranges::any_of(parts, [&](const VectorPart& part) { return stays(part); }))
+      device_.download(values.data(), memory_[arrays_].data(), values.size() * sizeof(float));
+    float* to = values.data();
+    for (const VectorPart& part : parts) {
+      if (!stays(part)) read(part, to);
+      to += part.range.count;
+    }
     return send(values);
   }
+
+  bool stays(const VectorPart& part) const { return source_.stays(part.tensor); }
 
   template <typename T>
   const T* send(const std::vector<T>& values) {
@@ -263,19 +273,19 @@ class WeightLoader : public TensorVisitor {
   // Where a vector lies of which nothing is written, or null.
   const float* unchanged(const std::vector<VectorPart>& parts) {
     if (arrays_ == memory_.size()) return nullptr;
-    const auto changes = [&](const VectorPart& part) { return !source_.stays(part.tensor); };
-    if (!wanted_ && std::ranges::any_of(parts, changes)) return nullptr;
+    if (!wanted_ &&
+        !std::ranges::all_of(parts, [&](const VectorPart& part) { return stays(part); }))
+      return nullptr;
     return reinterpret_cast<const float*>(memory_[arrays_++].data());
   }
 
-  // A part of a vector.
-  void append(const std::string& tensor, Range range, std::vector<float>& values) {
-    std::vector<float> one(source_.info(tensor).shape.at(0));
-    source_.read(tensor, 0, std::ssize(one), DType::f32, one.data());
+  void read(const VectorPart& part, float* to) {
+    std::vector<float> one(source_.info(part.tensor).shape.at(0));
+    source_.read(part.tensor, 0, std::ssize(one), DType::f32, one.data());
     if (const int64_t bad = first_non_finite(one.data(), DType::f32, std::ssize(one)); bad >= 0)
-      fail_non_finite(source_, tensor, bad);
-    values.insert(values.end(), one.begin() + range.first, one.begin() + range.first + range.count);
-    finish(tensor);
+      fail_non_finite(source_, part.tensor, bad);
+    std::copy_n(one.begin() + part.range.first, part.range.count, to);
+    finish(part.tensor);
   }
 
   void finish(const std::string& tensor) {

@@ -110,23 +110,28 @@ void MatrixPacker::read_back(const Matrix& w, const PackedPart& part, std::byte*
 }
 
 void MatrixPacker::fill_units(const Matrix& w, const std::vector<PackedPart>& parts) {
-  // Through buffers all of a matrix is written; the host's memory takes the parts that change.
-  const auto changes = [&](const PackedPart& part) { return !source_.stays(part.tensor); };
-  if (std::ranges::none_of(parts, changes)) return;
+  std::vector<PackedPart> changed;
+  std::ranges::copy_if(parts, std::back_inserter(changed),
+                       [&](const PackedPart& part) { return !source_.stays(part.tensor); });
+  if (changed.empty()) return;
   std::byte* target = static_cast<std::byte*>(const_cast<void*>(w.data));
-  if (upload_) return send_units(w, parts, target);
-  for (const PackedPart& part : parts)
-    if (changes(part)) pack(part, w, target);
+  if (upload_) return send_units(w, changed, changed.size() < parts.size(), target);
+  for (const PackedPart& part : changed) pack(part, w, target);
 }
 
-void MatrixPacker::send_units(const Matrix& w, const std::vector<PackedPart>& parts,
-                              std::byte* target) {
+// A unit may have rows of several parts: where some stay, it is what it was but for the others.
+void MatrixPacker::send_units(const Matrix& w, const std::vector<PackedPart>& changed,
+                              bool some_stay, std::byte* target) {
   const Units units(w);
   const int64_t at_once = units.in_panels ? 1 : kRowsAtOnce;
   upload_->fill(pool_, {target, units.count, units.bytes, at_once},
                 [&](int64_t begin, int64_t end, std::byte* at, int share) {
-                  clear_padding(w, end - begin, at);
-                  for (const PackedPart& part : parts)
+                  if (some_stay)
+                    device_.download(at, target + begin * units.bytes,
+                                     static_cast<size_t>((end - begin) * units.bytes));
+                  else
+                    clear_padding(w, end - begin, at);
+                  for (const PackedPart& part : changed)
                     if (const RowRange rows = units.rows_between(part, begin, end); rows.count > 0)
                       pack_few(part, w, rows.first, rows.count, block_of(share),
                                at - begin * units.bytes);

@@ -43,7 +43,8 @@ class MatrixPacker {
  private:
   void fill_rows(const Matrix& w, const PackedPart& part);
   void fill_units(const Matrix& w, const std::vector<PackedPart>& parts);
-  void send_units(const Matrix& w, const std::vector<PackedPart>& parts, std::byte* target);
+  void send_units(const Matrix& w, const std::vector<PackedPart>& changed, bool some_stay,
+                  std::byte* target);
   void pack(const PackedPart& part, const Matrix& w, std::byte* target);
   bool are_rows_as_stored(const PackedPart& part, const Matrix& w) const;
   void pack_few(const PackedPart& part, const Matrix& w, int64_t row, int64_t count,

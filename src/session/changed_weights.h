@@ -22,10 +22,10 @@ using GpuTensors = std::map<std::string, GpuTensor, std::less<>>;
 class ChangedWeights final : public SourceOver {
  public:
   // All outlive it. `device` has the memory of `on_gpu`.
-  ChangedWeights(const TensorSource& loaded, const UpdatedTensors& changed,
+  ChangedWeights(const TensorSource& in_use, const UpdatedTensors& changed,
                  const GpuTensors& on_gpu, Device& device)
-      : SourceOver(loaded),
-        changed_(loaded, changed),
+      : SourceOver(in_use),
+        changed_(in_use, changed),
         named_(changed),
         gpu_(on_gpu),
         device_(device) {}
@@ -66,6 +66,10 @@ class WeightsAsTheyAre final : public SourceOver {
   const TensorInfo& info(std::string_view name) const override { return updated_.info(name); }
   void read(std::string_view name, int64_t first, int64_t count, DType as,
             void* out) const override;
+  void read_row_scales(std::string_view name, int64_t first_row, int64_t rows,
+                       float* out) const override {
+    base_.read_row_scales(name, first_row, rows, out);
+  }
   std::string where(std::string_view name) const override { return updated_.where(name); }
 
  private:

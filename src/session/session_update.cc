@@ -15,12 +15,15 @@ void Session::update_weights(std::span<const Tensor> tensors) {
   at->loop.between_steps([&](Engine& engine) {
     engine.expect_no_work();
     const auto loaded = open_weights(engine.model().options());
-    WeightChange change(*loaded, engine.model());
-    for (const Tensor& tensor : tensors) change.add(given(tensor));
+    const WeightsAsTheyAre in_use(*loaded, impl_->updated, impl_->only_on_gpu, engine.model());
+    WeightChange change(in_use, engine.model());
+    std::vector<GivenTensor> all;
+    for (const Tensor& tensor : tensors) all.push_back(given(tensor));
+    change.add(all);
     const bool is_here = impl_->only_on_gpu.empty() && change.on_gpu.empty();
     if (!is_here) change.expect_finite();
     try {
-      engine.take_weights(change.over_loaded());
+      engine.take_weights(change.over_those_in_use());
     } catch (...) {  // some of it may have been written
       if (is_here) engine.take_weights(UpdatedWeights(*loaded, impl_->updated));
       throw;

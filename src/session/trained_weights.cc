@@ -1,42 +1,36 @@
 #include "session/trained_weights.h"
 
 #include "base/error.h"
+#include "base/json.h"
 #include "engine/model_description.h"
 #include "kernels/back_end.h"
+#include "weights/source_bases.h"
 
 namespace invar {
 
 namespace {
 
 // The weights in use, of which a trainer has changed some: those are in the model's memory alone.
-class InUse final : public TensorSource {
+class InUse final : public SourceOver {
  public:
-  // All outlive it.
-  InUse(const TensorSource& loaded, const ChangedWeights& change,
-        const std::set<std::string, std::less<>>& changed_before)
-      : loaded_(loaded), change_(change), changed_before_(changed_before) {}
+  // Both outlive it.
+  InUse(const TensorSource& loaded, const std::set<std::string, std::less<>>& changed)
+      : SourceOver(loaded), changed_(changed) {}
 
-  const std::vector<std::string>& names() const override { return loaded_.names(); }
-  bool has(std::string_view name) const override { return loaded_.has(name); }
-  const TensorInfo& info(std::string_view name) const override { return loaded_.info(name); }
   void read(std::string_view name, int64_t first, int64_t count, DType as,
             void* out) const override {
-    if (change_.stays(name) && changed_before_.contains(name))
-      fail("expected {} in the update, too: what it is joined with is written as a whole", name);
-    change_.read(name, first, count, as, out);
+    if (changed_.contains(name))
+      fail_usage("expected {} in the update, too, whose bits the head must have",
+                 json::quoted(std::string(name)));
+    base_.read(name, first, count, as, out);
   }
   void read_row_scales(std::string_view name, int64_t first_row, int64_t rows,
                        float* out) const override {
-    change_.read_row_scales(name, first_row, rows, out);
+    base_.read_row_scales(name, first_row, rows, out);
   }
-  bool stays(std::string_view name) const override { return change_.stays(name); }
-  const std::byte* on_gpu(std::string_view name) const override { return change_.on_gpu(name); }
-  std::string where(std::string_view name) const override { return change_.where(name); }
 
  private:
-  const TensorSource& loaded_;
-  const ChangedWeights& change_;
-  const std::set<std::string, std::less<>>& changed_before_;
+  const std::set<std::string, std::less<>>& changed_;
 };
 
 void hash_on_gpu(const WeightChange& change, Device& device, TensorDigests& digests) {
@@ -76,19 +70,21 @@ Digest TrainedWeights::take(Engine& engine, std::span<const GivenTensor> tensors
   engine.expect_no_work();
   Model& model = engine.model();
   const auto loaded = open_weights(model.options());
-  WeightChange change(*loaded, model);
-  for (const GivenTensor& tensor : tensors) change.add(tensor);
+  const InUse in_use(*loaded, changed_);
+  WeightChange change(in_use, model);
+  change.add(tensors);
   change.expect_finite();
-  const ChangedWeights weights = change.over_loaded();
+  const ChangedWeights weights = change.over_those_in_use();
   TensorDigests digests = digests_after(change, weights, digests_, model);
   try {
-    engine.take_weights(InUse(*loaded, weights, changed_));
+    engine.take_weights(weights);
   } catch (const Error& error) {  // some of it may have been written
     engine.take_weights(*loaded);
     forget();
     fail("{}; the weights are those of {} again", error.what(), model.options().model);
   }
-  for (const GivenTensor& tensor : tensors) changed_.insert(tensor.name);
+  for (const auto& [name, tensor] : change.here) changed_.insert(name);
+  for (const auto& [name, tensor] : change.on_gpu) changed_.insert(name);
   digests_ = std::move(digests);
   return weights_digest(digests_);
 }

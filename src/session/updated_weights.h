@@ -26,6 +26,10 @@ class UpdatedWeights final : public SourceOver {
   const TensorInfo& info(std::string_view name) const override;
   void read(std::string_view name, int64_t first, int64_t count, DType as,
             void* out) const override;
+  void read_row_scales(std::string_view name, int64_t first_row, int64_t rows,
+                       float* out) const override {
+    base_.read_row_scales(name, first_row, rows, out);
+  }
   std::string where(std::string_view name) const override;
 
  private:

@@ -8,6 +8,7 @@
 #include "base/error.h"
 #include "base/json.h"
 #include "engine/model_description.h"
+#include "model/families/tensor_table.h"
 
 namespace invar {
 
@@ -74,6 +75,9 @@ WeightReceiver::WeightReceiver(Model& model, std::chrono::milliseconds patience)
     const TensorInfo& info = infos_[name] = loaded->info(name);
     bytes += aligned(bytes_of(info.dtype, info.elements()));
   }
+  if (const auto found = infos_.find(tensor_name(TensorRole::embedding));
+      model.spec().tied_head && found != infos_.end())  // what torch calls a state has both
+    infos_.emplace(tensor_name(TensorRole::head), TensorInfo(found->second));
   Nccl::open();  // says now that there is none
   if (model.only_gpu() >= 0 || model.device().is_host())
     memory_ = {model.device(), static_cast<size_t>(bytes), "weights on their way"};

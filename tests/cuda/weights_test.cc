@@ -14,11 +14,11 @@
 namespace invar {
 namespace {
 
-SessionOptions options(const std::string& model, int seed, const char* device = "cuda") {
+SessionOptions options(const std::string& model, int seed, const char* arithmetic = "hopper") {
   return {.model = model,
           .load_format = "dummy:" + std::to_string(seed),
-          .arithmetic = "hopper",
-          .device = device,
+          .arithmetic = arithmetic,
+          .device = "cuda",
           .max_model_len = 512,
           .kv_cache_gib = 0.25,
           .max_num_seqs = 8};
@@ -123,6 +123,27 @@ TEST_F(GpuWeights, OfOneTensorLeaveTheOthers) {
     EXPECT_EQ(bits(gpu), bits(host)) << name;
     EXPECT_EQ(gpu.weights_digest(), host.weights_digest()) << name;
     EXPECT_NE(bits(gpu), before) << name;
+  }
+}
+
+// Matrices lie in rows, or in panels that have rows of several tensors.
+TEST_F(GpuWeights, MayComeOneByOne) {
+  for (const char* arithmetic : {"hopper", "portable"}) {
+    Session one(options("tiny", 7, arithmetic)), other(options("tiny", 8, arithmetic));
+    const std::string wanted = bits(other);
+    bool is_there = false;
+    for (Tensor tensor : other.tensors()) {
+      EXPECT_NE(bits(one), wanted) << arithmetic << ", the control: before " << tensor.name;
+      GpuTensors memory;
+      const std::vector<std::byte> bytes = other.tensor_bytes(tensor.name);
+      is_there = !is_there;
+      if (is_there)
+        tensor = memory.copy_of(other, tensor);
+      else
+        tensor.data = bytes.data();
+      one.update_weights({&tensor, 1});
+    }
+    EXPECT_EQ(bits(one), wanted) << arithmetic;
   }
 }
 

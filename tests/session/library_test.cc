@@ -3,9 +3,13 @@
 #include <gtest/gtest.h>
 #include <invar/invar.h>
 
+#include <algorithm>
 #include <thread>
 
+#include "../weights/model_files.h"
 #include "engine/model_description.h"
+#include "model/families/make_model.h"
+#include "model/families/presets.h"
 
 namespace invar {
 namespace {
@@ -212,6 +216,116 @@ TEST(Library, WeightsAreUpdatedByNameFromMemory) {
   session.cancel(live);
   session.update_weights(all.views);
   EXPECT_EQ(hashes(session.generate(asked, options())), alone(3, tiny(8)));
+}
+
+// A model whose q, k and v have biases and whose head is its embedding, of two seeds.
+class WeightsOfDirectories : public testing::Test {
+ protected:
+  WeightsOfDirectories() {
+    DecoderSpec spec = preset_spec("tiny");
+    set_family(spec, "qwen2");
+    spec.tied_head = true;
+    ThreadPool pool(1);
+    make_model(files_ / "one", {.spec = spec}, 7, pool);
+    make_model(files_ / "two", {.spec = spec}, 8, pool);
+  }
+  SessionOptions options_of(const std::string& name) const {
+    SessionOptions options = tiny();
+    options.model = files_ / name;
+    options.load_format = "auto";
+    return options;
+  }
+  static void take(Session& to, Session& from, const std::vector<std::string>& names) {
+    std::vector<std::vector<std::byte>> memory;
+    std::vector<Tensor> tensors;
+    for (const Tensor& tensor : from.tensors())
+      if (std::ranges::find(names, tensor.name) != names.end()) {
+        tensors.push_back(tensor);
+        tensors.back().data = memory.emplace_back(from.tensor_bytes(tensor.name)).data();
+      }
+    ASSERT_EQ(tensors.size(), names.size());
+    to.update_weights(tensors);
+  }
+  static std::vector<std::string> bits(Session& session) {
+    return hashes(session.generate(prompts(2), options()));
+  }
+
+  TempDirectory files_;
+};
+
+// Trainers send weights in buckets: what makes one product comes in several.
+TEST_F(WeightsOfDirectories, MayComeInPieces) {
+  Session piecewise(options_of("one")), whole(options_of("one")), other(options_of("two"));
+  const std::string at = "model.layers.1.self_attn.";
+  const std::vector<std::string> pieces[] = {
+      {at + "q_proj.weight", at + "q_proj.bias"},
+      {at + "k_proj.weight", at + "k_proj.bias"},
+      {at + "v_proj.weight", at + "v_proj.bias"},
+  };
+  std::vector<std::string> all;
+  for (const auto& piece : pieces) all.insert(all.end(), piece.begin(), piece.end());
+  take(whole, other, all);
+  for (const auto& piece : pieces) {
+    EXPECT_NE(bits(piecewise), bits(whole)) << "the control: before " << piece[0];
+    take(piecewise, other, piece);
+  }
+  EXPECT_EQ(bits(piecewise), bits(whole));
+  EXPECT_EQ(piecewise.weights_digest(), whole.weights_digest());
+  for (const Tensor& tensor : other.tensors()) {
+    EXPECT_NE(bits(piecewise), bits(other)) << "the control: before " << tensor.name;
+    take(piecewise, other, {tensor.name});
+  }
+  EXPECT_EQ(bits(piecewise), bits(other));
+  EXPECT_EQ(piecewise.weights_digest(), other.weights_digest());
+  piecewise.sleep(2);
+  piecewise.wake_up();
+  EXPECT_EQ(bits(piecewise), bits(other));
+}
+
+TEST_F(WeightsOfDirectories, MayHaveTheHeadThatIsTheEmbedding) {
+  Session session(options_of("one")), other(options_of("two"));
+  const auto before = bits(session);
+  const std::string name = "model.embed_tokens.weight";
+  const auto first = session.tensor_bytes(name), second = other.tensor_bytes(name);
+  Tensor embedding;
+  for (const Tensor& tensor : session.tensors())
+    if (tensor.name == name) embedding = tensor;
+  const auto head = [&](const std::vector<std::byte>& bytes) {
+    Tensor tensor = embedding;
+    tensor.name = "lm_head.weight";
+    tensor.data = bytes.data();
+    return tensor;
+  };
+  const auto take_all = [&](const std::vector<Tensor>& tensors) {
+    session.update_weights(tensors);
+  };
+  const auto refused = [&](const std::vector<Tensor>& tensors) {
+    const auto bits_before = bits(session);
+    try {
+      take_all(tensors);
+      FAIL() << "expected an error";
+    } catch (const std::exception& error) {
+      EXPECT_STREQ(error.what(),
+                   "update_weights: \"lm_head.weight\": expected the bits of "
+                   "\"model.embed_tokens.weight\", which is this model's head, found others in "
+                   "row 511");
+    }
+    EXPECT_EQ(bits(session), bits_before);
+  };
+  std::vector<std::byte> last_differs = first;
+  last_differs.back() ^= std::byte{1};
+  embedding.data = second.data();
+  take_all({head(first)});
+  refused({head(last_differs)});
+  EXPECT_EQ(bits(session), before);
+  take_all({head(second), embedding});
+  EXPECT_NE(bits(session), before);
+  take_all({head(second)});
+  last_differs = second;
+  last_differs.back() ^= std::byte{1};
+  refused({embedding, head(last_differs)});
+  refused({head(last_differs)});
+  EXPECT_EQ(session.tensor_bytes(name), second);
 }
 
 }  // namespace
