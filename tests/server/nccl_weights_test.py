@@ -32,11 +32,12 @@ class NcclWeights(unittest.TestCase):
     def setUpClass(cls):
         cls.directory = tempfile.TemporaryDirectory(prefix="invar-nccl-")
         cls.root = pathlib.Path(cls.directory.name)
-        for name, seed in (("one", 1), ("two", 2)):
-            subprocess.run([INVAR, "make-model", cls.root / name, "--seed", str(seed)], check=True, capture_output=True)
+        tied = ("--tied-head", "true", "--family", "qwen2")  # whose q, k and v have biases
+        for name, *flags in (("one", "--seed", "1"), ("two", "--seed", "2"), ("tied", "--seed", "1", *tied), ("tied-two", "--seed", "2", *tied)):
+            subprocess.run([INVAR, "make-model", cls.root / name, *flags], check=True, capture_output=True)
         cls.first, cls.second = (list(tensors_of(cls.root / name)) for name in ("one", "two"))
         cls.facts = {}
-        for name in ("one", "two"):  # of a server that read them from the directory
+        for name in ("one", "two", "tied", "tied-two"):  # of a server that read them from the directory
             served = cls.serve(name)
             cls.facts[name] = cls.facts_of(served)
             assert served.stop() == 0
@@ -123,6 +124,28 @@ class NcclWeights(unittest.TestCase):
         trainer.send(self.second[:1])
         self.ask("/update_weights", {"update_info": {"path": str(self.root / "two")}})
         self.serves("two")
+
+    def test_a_head_that_is_the_embedding(self):
+        """What torch calls a state has both; the head alone is compared with what the server has."""
+        self.assertEqual(self.served.stop(), 0)
+        self.served = self.serve("tied", *NCCL, "--weight-transfer-timeout", "2")
+        first, second = (list(tensors_of(self.root / name)) for name in ("tied", "tied-two"))
+        heads = [("lm_head.weight", dict(tensors)["model.embed_tokens.weight"]) for tensors in (first, second)]
+        self.assertNotIn("lm_head.weight", dict(first))
+        trainer = self.trainer(packed=True)
+        self.assertEqual(trainer.send(heads[:1])["message"], "Weights updated")
+        self.assertIn("expected the bits of \"model.embed_tokens.weight\"", trainer.send(heads[1:])["error"]["message"])
+        self.assertIn("found others in row 0", trainer.send([*second, heads[0]])["error"]["message"])
+        self.serves("tied")
+        trainer.update([heads[1], *second])
+        self.serves("tied-two")
+        self.assertIn("expected \"model.embed_tokens.weight\" in the update, too", trainer.send(heads[1:])["error"]["message"])
+        trainer.update([(name, in_float32(one)) for name, one in [*first, heads[0]]])
+        self.serves("tied")
+        for one in second:  # each an update of its own
+            self.assertNotEqual(self.facts_of(self.served)[0], self.facts["tied-two"][0], "the control: before the last one")
+            self.assertEqual(trainer.send([one])["message"], "Weights updated")
+        self.serves("tied-two")
 
     def test_answers_go_on(self):
         """What has begun ends with its weights; what comes during the transfer is answered."""

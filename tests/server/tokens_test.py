@@ -61,8 +61,8 @@ class Tokens(unittest.TestCase):
         if self.served.process.poll() is None:
             self.assertEqual(self.served.stop(), 0)
 
-    def serve(self, *flags):
-        return Served(INVAR, command=[INVAR, "serve", self.root / "one", "--host", "127.0.0.1", "--port", "0",
+    def serve(self, *flags, model="one"):
+        return Served(INVAR, command=[INVAR, "serve", self.root / model, "--host", "127.0.0.1", "--port", "0",
                                       *fast_and(["--api-key", "k", "--max-model-len", "2048", *flags])])
 
     def ask(self, path, body=None, status=200, method="POST", headers=KEY):
@@ -180,6 +180,27 @@ class Tokens(unittest.TestCase):
         sender.add(list(tensors_of(self.root / "two"))[:1])
         with self.assertRaisesRegex(RuntimeError, "each tensor once"):
             sender.add(list(tensors_of(self.root / "two"))[:1])
+
+    def test_a_head_that_is_the_embedding_comes_in_bodies(self):
+        self.assertEqual(self.served.stop(), 0)
+        for name, seed in (("tied", 1), ("tied-two", 2)):
+            subprocess.run([INVAR, "make-model", self.root / name, "--seed", str(seed), "--tied-head", "true"], check=True, capture_output=True)
+        self.served = self.serve("--weight-transfer-config", '{"backend": "http"}', model="tied")
+        sender = HttpWeights(f"http://127.0.0.1:{self.served.port}", "k")
+        logits = lambda: self.ask("/v1/completions", {"prompt": IDS, **SAMPLING, "logits_hash": True})["choices"][0]["logits_hash"]
+        first, second = (list(tensors_of(self.root / name)) for name in ("tied", "tied-two"))
+        heads = [[("lm_head.weight", dict(tensors)["model.embed_tokens.weight"])] for tensors in (first, second)]
+        before = logits()
+        with self.assertRaisesRegex(RuntimeError, "the head differs from"):
+            sender.send(second + heads[0])
+        self.assertEqual(logits(), before)
+        sender.send(second + heads[1])
+        after = logits()
+        self.assertNotEqual(after, before)
+        sender.send(first)
+        self.assertEqual(logits(), before)
+        self.ask("/update_weights", {"update_info": {"path": str(self.root / "tied-two")}})
+        self.assertEqual(logits(), after)
 
     def test_versions_have_names(self):
         self.ask("/update_weight_version", {"new_version": "7", "abort_all_requests": True})

@@ -75,6 +75,8 @@ class Store(threading.Thread):
             pass
 
     def close(self):
+        if self.listener.fileno() < 0:
+            return
         self.listener.shutdown(socket.SHUT_RDWR)  # also of a thread that waits there
         self.listener.close()
         for connection in self.connections:
@@ -88,11 +90,11 @@ class Store(threading.Thread):
 class Trainer:
     """Rank 0. `ask`: posts a body to a path of the server and returns its answer."""
 
-    def __init__(self, library, ask, packed=False, piece_bytes=1 << 30, packed_at="update"):
+    def __init__(self, library, ask, packed=False, piece_bytes=1 << 30, packed_at="update", store=None):
         self.nccl, self.ask = ctypes.CDLL(library), ask
         self.packed, self.piece_bytes, self.packed_at = packed, piece_bytes, packed_at
         self.comm = ctypes.c_void_p()
-        self.store = Store()
+        self.store = store or Store()
 
     def packing(self, at):
         return {"packed": self.packed, "packed_buffer_size_bytes": self.piece_bytes, "packed_num_buffers": 2} if at == self.packed_at else {}
