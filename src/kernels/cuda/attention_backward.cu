@@ -4,7 +4,7 @@
 // each tile again. Rows of one table are one sequence from position 0 on.
 #include "base/check.h"
 #include "device/cuda/cuda_stream.h"
-#include "kernels/cuda/attention_backward_sums.cuh"
+#include "kernels/cuda/attention_backward_weighted.cuh"
 #include "kernels/cuda/training_operations.h"
 
 namespace invar::cuda {
