@@ -51,7 +51,8 @@ bool Hooks::takes_hidden_after(int layer) const {
 
 void Hooks::keep_experts(int layer, const int32_t* chosen) const {
   const DecoderSpec& spec = model_.spec;
-  if (!batch_.wants_experts || layer >= spec.layers) return;
+  if (!batch_.wants_experts) return;
+  CHECK(layer < spec.layers, "the experts of a module are not kept");
   int64_t before = 0;  // of the layers before
   for (int i = 0; i < layer; ++i)
     before += spec.layer_specs[static_cast<size_t>(i)].chosen_experts();

@@ -126,6 +126,17 @@ TEST(ToolCalls, AValueOfAStrictToolEndsWhereItIsClosed) {
   }
 }
 
+// A call as another format writes it is text, and so is nothing at all behind a mark.
+TEST(ToolCalls, ACallOfAnotherFormatIsText) {
+  const std::string call = R"({"name": "f", "arguments": {}})";
+  for (const auto& [format, mark] : {std::pair(ToolFormat::gpt_oss, "<|channel|>commentary to="),
+                                     std::pair(ToolFormat::tagged, "<tool_call>")}) {
+    const bool is_json = format == ToolFormat::tagged;
+    expect(format, mark + call, is_json ? Parted{"", {"f {}"}} : Parted{mark + call, {}});
+    expect(format, mark, {mark, {}});
+  }
+}
+
 // A parameter of qwen3_coder's whose schema allows a text is one.
 TEST(ToolCalls, ATextStaysOneWhateverElseItMayBe) {
   const json::Value tools = json::parse(R"([{"type": "function", "function": {"name": "f",
