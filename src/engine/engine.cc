@@ -237,6 +237,7 @@ void Engine::forget(int64_t id) {
     adapters_.give_back(found->second->adapter, found->second->has_failed);
   else if (found->second->request.adapter)
     std::erase(adapters_.waiting, id);
+  forget_late(id);
   states_.erase(found);
   if (proposer_) proposer_->forget(id);
 }

@@ -1,6 +1,7 @@
 // The engine: requests in, tokens out, one step at a time. Ids only; it never sees a string.
 #pragma once
 
+#include <deque>
 #include <memory>
 #include <optional>
 #include <span>
@@ -54,6 +55,9 @@ struct EngineOptions {
   // How often in a row a step whose workers fail is computed again by others; then the engine
   // fails.
   int retries = 2;
+  // Steps that the forms of answers may take in one step of the engine. Tokens beyond them come
+  // with a later one, the oldest first; no answer depends on it.
+  int64_t form_work = Constraint::kMostOfStep;
 };
 
 // Counts and times of a step, for progress lines and metrics.
@@ -141,13 +145,19 @@ class Engine {
  private:
   static constexpr int kMostRows = 1 << 24;  // of a step
 
+  // A token that the constraints' work of its step did not reach. Its sequence sits out.
+  struct LateToken {
+    std::shared_ptr<RequestState> state;
+    SamplingStage::Drawn drawn;
+  };
+
   // For prompts, in a step in which more sequences decode than it should have rows.
   int prompt_rows() const { return has_states_ ? kBoundary : 32; }
 
   // A step. step.cc: from the plan to what the device is given; waiting for that, and the samples.
   // step_results.cc: what becomes of them; what the sink is told.
   bool run_step(OutputSink& sink);
-  bool begin(OutputSink& sink);
+  bool begin(OutputSink& sink, int64_t work);
   void finish(StepInFlight& step);
   void commit(StepInFlight& step);
   void emit(OutputSink& sink);
@@ -175,6 +185,12 @@ class Engine {
   // For every entry, the rows that were kept, positions ascending.
   std::vector<std::vector<int32_t>> kept_rows(const StepInFlight& step) const;
   void take_walk(const StepInFlight& step, SamplingStage::Walk& walk);
+  // late_tokens.cc: enters tokens that are late, the oldest first, as far as the work of a step
+  // goes; what is left of that.
+  int64_t settle_late();
+  void settle(LateToken late, int64_t& work);
+  void emit_late(OutputSink& sink);
+  void forget_late(int64_t id);
   void take_others(StepInFlight& step);
   bool pool_rows(const StepInFlight& step, size_t entry);
   void count_drafts(const SamplingStage::Walk& walk, int32_t accepted);
@@ -231,7 +247,9 @@ class Engine {
   std::optional<DeviceClock> clock_;
   std::unordered_map<int64_t, std::shared_ptr<RequestState>> states_;
   AdapterSlots adapters_;
-  int live_by_tokens_ = 0;  // of them, those whose samples depend on their tokens
+  std::deque<LateToken> late_;  // the oldest first
+  int late_samples_ = 0;        // that were entered since the last commit
+  int live_by_tokens_ = 0;      // of them, those whose samples depend on their tokens
   // Beyond the pool's blocks: for side branches of draft trees, within a step.
   int32_t scratch_blocks_ = 0;
   const bool has_states_;

@@ -13,6 +13,7 @@ void Engine::recover(OutputSink& sink) {
   for (; committed_ < begun_; ++committed_) discard(nth(committed_));
   std::vector<int64_t> preempted;
   scheduler_->preempt_all(preempted);
+  late_.clear();  // they are sampled again
   clear_prefix_cache();
   chunk_copies_.clear();
   state_copies_.clear();

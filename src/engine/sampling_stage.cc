@@ -1,6 +1,7 @@
 #include "engine/sampling_stage.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "base/timer.h"
 #include "speculative/rejection.h"
@@ -55,7 +56,8 @@ SamplingStage::SamplingStage(const Kernels& host_kernels, ThreadPool& threads, i
 
 SamplingStage::~SamplingStage() = default;
 
-void SamplingStage::begin() {
+void SamplingStage::begin(int64_t work) {
+  work_ = work;
   num_walks_ = 0;
   num_logits_ = 0;
   scores_.clear();
@@ -78,6 +80,7 @@ void SamplingStage::add_walk(RequestState& state, int32_t position, int32_t firs
   walk.node = -1;
   walk.is_over = false;
   walk.outputs.clear();
+  walk.drawn.reset();
   walk.argmax.assign(wants_argmax_ && tree ? 1 + tree->size() : 0, 0);
   num_logits_ += 1 + (tree ? static_cast<int32_t>(tree->size()) : 0);
 }
@@ -125,8 +128,43 @@ void SamplingStage::finish_on_device(std::span<const bool> non_finite) {
   const std::span<const DeviceSampled> sampled = device_sampler_->finish(inputs_);
   for (Score& score : scores_) score.logprobs = sampled[static_cast<size_t>(score.logits)].logprobs;
   for (Walk& walk : walks())
-    while (!walk.is_over && !walk.state->is_over && !fails_for_numbers(walk, non_finite))
+    while (!walk.is_over && !walk.state->is_over && !fails_for_numbers(walk, non_finite)) {
       take(walk, sampled[static_cast<size_t>(walk.next_logits())]);
+      settle(walk);
+    }
+}
+
+TokenOutput SamplingStage::settle(RequestState& state, Drawn drawn, int64_t& work) {
+  const int64_t before = state.constraint.work();
+  TokenOutput output = state.take(drawn.token, drawn.digest);
+  output.logprobs = std::move(drawn.logprobs);
+  if (output.finish == FinishReason::none && state.request.constraint)
+    (void)state.constraint.allowed(state.request.params);
+  work -= state.constraint.work() - before;
+  return output;
+}
+
+// A walk has drawn a token.
+void SamplingStage::draw(Walk& walk, Drawn drawn) {
+  int64_t none = 0;
+  if (walk.state->request.constraint)
+    walk.drawn = std::move(drawn);
+  else
+    enter(walk, settle(*walk.state, std::move(drawn), none));
+}
+
+// Goes on with what a walk has drawn, if work is left. Else it is over; behind a draft as if it had
+// not come there, since the next step samples there again.
+void SamplingStage::settle(Walk& walk) {
+  if (!walk.drawn) return;
+  if (work_ > 0) {
+    enter(walk, settle(*walk.state, *std::exchange(walk.drawn, std::nullopt), work_));
+    return;
+  }
+  walk.is_over = true;
+  if (walk.outputs.empty()) return;
+  walk.drawn.reset();
+  walk.node = (*walk.tree)[walk.node].parent;
 }
 
 // Takes the device's sample at the place where the walk stands.
@@ -134,9 +172,9 @@ void SamplingStage::take(Walk& walk, const DeviceSampled& sampled) {
   RequestState& state = *walk.state;
   if (const char* error = state.constraint.error()) return enter(walk, state.fail(error));
   if (sampled.error) return enter(walk, state.fail(sampled.error));
-  TokenOutput output = state.take(sampled.token, sampled.digest);
-  if (state.request.params.logprobs) output.logprobs = sampled.logprobs;
-  enter(walk, std::move(output));
+  Drawn drawn{.token = sampled.token, .digest = sampled.digest};
+  if (state.request.params.logprobs) drawn.logprobs = sampled.logprobs;
+  draw(walk, std::move(drawn));
 }
 
 // A walk by one thread; rows and walks do not touch each other.
@@ -153,20 +191,28 @@ void SamplingStage::take_logits(int64_t first, std::span<const float> logits,
                                 std::ranges::lower_bound(from, scores_.end(), end, {}, number));
   threads_.run([&](Part part) {
     PerThread& thread = *per_thread_[part.index];
-    for (size_t i = part.index; i < open_.size(); i += part.count)
-      go_on(*open_[i], first, logits, non_finite, thread);
     for (size_t i = part.index; wants_argmax_ && i < num_walks_; i += part.count)
       read_argmax(walks_[i], first, logits);
     for (size_t i = part.index; i < scores.size(); i += part.count)
       read_score(scores[i], logits.subspan((scores[i].logits - first) * vocab_, vocab_), thread);
   });
+  while (!open_.empty()) {
+    threads_.run([&](Part part) {
+      for (size_t i = part.index; i < open_.size(); i += part.count)
+        go_on(*open_[i], first, logits, non_finite, *per_thread_[part.index]);
+    });
+    std::erase_if(open_, [](const Walk* walk) { return !walk->drawn; });
+    for (Walk* walk : open_) settle(*walk);
+    std::erase_if(open_,
+                  [&](const Walk* walk) { return walk->is_over || walk->next_logits() >= end; });
+  }
   if (times_) times_->add("sample", timer.seconds());
 }
 
 // As far as these logits reach.
 void SamplingStage::go_on(Walk& walk, int64_t first, std::span<const float> logits,
                           std::span<const bool> non_finite, PerThread& thread) const {
-  while (!walk.is_over && !fails_for_numbers(walk, non_finite)) {
+  while (!walk.is_over && !walk.drawn && !fails_for_numbers(walk, non_finite)) {
     const size_t begin = static_cast<size_t>(walk.next_logits() - first) * vocab_;
     if (begin >= logits.size()) return;
     sample(walk, logits.subspan(begin, vocab_), thread);
@@ -193,10 +239,10 @@ void SamplingStage::sample(Walk& walk, std::span<const float> logits, PerThread&
   if (params.logprobs &&
       !read_logprobs(params, logits, sampled.token, *params.logprobs, thread, logprobs))
     return enter(walk, state.fail(sampling::kNotANumber));
-  const Digest digest = state.request.hash_logits ? thread.hasher(logits) : Digest{};
-  TokenOutput output = state.take(sampled.token, digest);
-  if (params.logprobs) output.logprobs = std::move(logprobs);
-  enter(walk, std::move(output));
+  Drawn drawn{.token = sampled.token,
+              .digest = state.request.hash_logits ? thread.hasher(logits) : Digest{}};
+  if (params.logprobs) drawn.logprobs = std::move(logprobs);
+  draw(walk, std::move(drawn));
 }
 
 // Reads the argmax of those of these rows that are the walk's. A row with a NaN has token 0.

@@ -3,7 +3,9 @@
 // For every sequence that samples, the target walks down the tree of its drafts: it samples at the
 // root with its own noise, goes on below the child that holds the token and ends where none does.
 // Each sample is the one of plain decoding at that position, whatever the tree holds (numerics 6);
-// what no walk reaches is never looked at. Or, where `rejects` says so, drafts are accepted by
+// what no walk reaches is never looked at. A token of an answer that is held to a form is read by
+// its constraint; the work for that is bounded in each step, in the order of the walks, and a token
+// beyond it comes later (Engine::settle_late). Or, where `rejects` says so, drafts are accepted by
 // rejection (speculative/rejection.h).
 #pragma once
 
@@ -24,6 +26,12 @@ class SamplingStage {
  public:
   static constexpr const char* kNotFinite = "a key, a value or a logit was not finite";
 
+  // A token that is sampled and not yet entered: a constraint has to read it first.
+  struct Drawn {
+    int32_t token = 0;
+    Digest digest = {};
+    std::optional<TokenLogprobs> logprobs = {};
+  };
   struct Walk {
     RequestState* state = nullptr;
     int32_t first_row = 0;    // of the batch: the sequence's first in this step
@@ -35,6 +43,8 @@ class SamplingStage {
     bool is_over = false;
     std::vector<int32_t> argmax;       // after the root and every node, where a proposer wants them
     std::vector<TokenOutput> outputs;  // one for each token sampled; the last may be an error
+    // Once the walk is over: its only token, which the step's work did not reach.
+    std::optional<Drawn> drawn;
 
     int32_t next_logits() const { return root_logits + 1 + node; }
     int32_t row() const { return root_row + 1 + node; }
@@ -54,8 +64,9 @@ class SamplingStage {
                 bool wants_argmax = false, bool rejects = false);
   ~SamplingStage();
 
-  // A step begins. Then what is wanted of its logits, in the order of the batch's rows.
-  void begin();
+  // A step begins, whose constraints may do so much work: once it is done, walks end where they
+  // stand. Then what is wanted of its logits, in the order of the batch's rows.
+  void begin(int64_t work = Constraint::kMostOfStep);
   void add_score(RequestState& state, int32_t position);
   void add_walk(RequestState& state, int32_t position, int32_t first_row, int32_t root_row,
                 const DraftTree* tree);
@@ -73,6 +84,10 @@ class SamplingStage {
   // Else: logits from number `first` on, as they come (ForwardIo::take_logits).
   void take_logits(int64_t first, std::span<const float> logits, std::span<const bool> non_finite);
 
+  // Enters a token in an answer, whose constraint then knows what may follow. What the sink is told
+  // of it. Takes what that needs from `work`.
+  static TokenOutput settle(RequestState& state, Drawn drawn, int64_t& work);
+
   std::span<Walk> walks() { return {walks_.data(), num_walks_}; }
   std::span<Score> scores() { return scores_; }
   void set_times(OperationTimes* times) { times_ = times; }
@@ -83,7 +98,9 @@ class SamplingStage {
   void go_on(Walk& walk, int64_t first, std::span<const float> logits,
              std::span<const bool> non_finite, PerThread& thread) const;
   void sample(Walk& walk, std::span<const float> logits, PerThread& thread) const;
-  static void take(Walk& walk, const DeviceSampled& sampled);
+  void take(Walk& walk, const DeviceSampled& sampled);
+  static void draw(Walk& walk, Drawn drawn);
+  void settle(Walk& walk);
   void read_score(Score& score, std::span<const float> logits, PerThread& thread) const;
   static const char* make_row(const SampleInput& input, PerThread& thread);
   static bool read_logprobs(const SamplingParams& params, std::span<const float> logits,
@@ -104,6 +121,7 @@ class SamplingStage {
   size_t num_walks_ = 0;
   std::vector<Score> scores_;
   int32_t num_logits_ = 0;
+  int64_t work_ = 0;                 // of constraints, that is left to this step
   std::vector<SampleInput> inputs_;  // of the device, a row of logits each
   std::vector<Walk*> open_;          // that go on in a piece of the logits
 };

@@ -23,9 +23,15 @@ bool Engine::step(OutputSink& sink) {
 bool Engine::run_step(OutputSink& sink) {
   while (!adapters_.waiting.empty() && schedule(*states_.at(adapters_.waiting.front())))
     adapters_.waiting.pop_front();
-  while (begin(sink)) {
+  const bool was_late = !late_.empty();
+  const int64_t work = settle_late();
+  while (begin(sink, work)) {
   }
   if (in_flight() == 0) {
+    if (was_late) {
+      emit_late(sink);
+      return true;
+    }
     if (!states_.empty())
       fail("the scheduler plans no step and {} requests are not answered", states_.size());
     return false;
@@ -33,14 +39,15 @@ bool Engine::run_step(OutputSink& sink) {
   StepInFlight& oldest = nth(committed_);
   finish(oldest);
   timed(times_, kHostParts.commit, [&] { commit(oldest); });
-  if (is_pipeline() || (is_async() && in_flight() == 0)) begin(sink);
+  if (is_pipeline() || (is_async() && in_flight() == 0)) begin(sink, options_.form_work);
   timed(times_, kHostParts.emit, [&] { emit(sink); });
   return true;
 }
 
 // Plans the next step and gives it to the device, if that can do all of it. False when there is
-// nothing to do, or nothing before a step in flight is committed.
-bool Engine::begin(OutputSink& sink) {
+// nothing to do, or nothing before a step in flight is committed. `work`: of constraints that is
+// left to it.
+bool Engine::begin(OutputSink& sink, int64_t work) {
   if (!may_begin()) return false;
   StepInFlight& step = nth(begun_);
   timed(times_, kHostParts.plan, [&] { scheduler_->plan(budget(), step.plan); });
@@ -48,7 +55,7 @@ bool Engine::begin(OutputSink& sink) {
   step.number = begun_++;
   step.states.clear();
   for (const StepEntry& entry : step.plan.entries) step.states.push_back(states_.at(entry.id));
-  step.sampling->begin();
+  step.sampling->begin(work);
   start_admitted(step, sink);
   timed(times_, kHostParts.draft, [&] { propose(step); });
   timed(times_, kHostParts.rows, [&] { build_batch(step); });
@@ -82,7 +89,10 @@ int32_t Engine::budget() const {
 }
 
 void Engine::start_admitted(StepInFlight& step, OutputSink& sink) {
-  for (const int64_t id : step.plan.preempted) sink.on_preempt(id);
+  for (const int64_t id : step.plan.preempted) {
+    sink.on_preempt(id);
+    forget_late(id);
+  }
   for (const int64_t id : step.plan.admitted) {
     states_.at(id)->reserve(max_model_len());
     const auto entry = std::ranges::find(step.plan.entries, id, &StepEntry::id);

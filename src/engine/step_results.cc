@@ -1,6 +1,7 @@
 // The end of a step: what becomes of its samples, and what the sink is told.
 #include <algorithm>
 #include <cmath>
+#include <utility>
 
 #include "base/check.h"
 #include "engine/engine.h"
@@ -26,6 +27,7 @@ void Engine::commit(StepInFlight& step) {
   results_.assign(step.plan.entries.size(), StepResult{});
   WindowRoom room;
   stats_ = {.rows = static_cast<int>(step.batch.rows.size()),
+            .samples = std::exchange(late_samples_, 0),
             .sequences = static_cast<int>(step.plan.entries.size()),
             .work = work_of(step.plan, layer_windows(model_.spec(), room))};
   take_scores(step);
@@ -71,8 +73,14 @@ void Engine::take_scores(StepInFlight& step) {
 void Engine::take_walks(StepInFlight& step) {
   for (SamplingStage::Walk& walk : step.sampling->walks()) {
     if (walk.state->is_over) continue;
-    CHECK(walk.is_over && !walk.outputs.empty(), "a walk without its end");
-    take_walk(step, walk);
+    CHECK(walk.is_over && walk.outputs.empty() == walk.drawn.has_value(), "a walk without its end");
+    if (!walk.drawn) {
+      take_walk(step, walk);
+      continue;
+    }
+    const size_t entry = step.batch.rows[walk.root_row].sequence;
+    results_[entry].is_late = true;
+    late_.push_back({step.states[entry], *std::move(walk.drawn)});
   }
 }
 
@@ -189,7 +197,7 @@ void Engine::show_hidden(StepInFlight& step) {
   std::vector<KeptRows> all;
   for (size_t i = 0; i < rows.size(); ++i) {
     const RequestState& state = *step.states[i];
-    if (state.is_over || state.request.pooled) continue;
+    if (state.is_over || state.request.pooled || results_[i].is_late) continue;
     all.push_back({.id = state.request.id,
                    .tokens = state.tokens,
                    .position = step.plan.entries[i].start,

@@ -53,7 +53,7 @@ Constraint::Constraint(grammar::Language language, std::shared_ptr<const TokenTa
     int64_t cost = 0;
     start_ = exact_.place(exact_.enter(language_.root(), cost));
     exact_.clear();
-    if (!start_.is_dead()) mask(start_);
+    if (!start_.is_dead()) start_mask_ = mask(start_);
   } catch (const Error& error) {
     throw UsageError(error.what());
   }
@@ -62,13 +62,13 @@ Constraint::Constraint(grammar::Language language, std::shared_ptr<const TokenTa
         "no answer has the form that is asked for: what it must hold excludes itself, or needs "
         "rules or references more than {} deep within one another",
         grammar::Language::kMaxDepth);
-  memory_->take(language_.bytes());
+  memory_->take(language_bytes());
   count_remembered();
 }
 
 Constraint::~Constraint() {
   memory_->remember(counted_bytes_, 0);
-  memory_->give(language_.bytes());
+  memory_->give(language_bytes());
 }
 
 Constraint::State Constraint::next(const State& state, int32_t token, int64_t& cost) {
@@ -84,8 +84,9 @@ Constraint::State Constraint::next(const State& state, int32_t token, int64_t& c
     taken += std::ssize(set);
     set = exact_.closure(exact_.advance(set, byte), taken);
     if (set.empty()) break;
-    if (taken > kMostOfToken)
-      fail("the form takes more than {} steps to read a token", kMostOfToken);
+    if (taken <= kMostOfToken) continue;
+    cost += taken;
+    fail("the form takes more than {} steps to read a token", kMostOfToken);
   }
   cost += taken;
   return exact_.place(set);
@@ -119,27 +120,31 @@ void Constraint::count_remembered() {
   counted_bytes_ = now;
 }
 
-const Constraint::Mask& Constraint::mask(const State& state) {
+const Constraint::Mask& Constraint::mask(const State& state, int64_t& work) {
+  if (state == start_ && !start_mask_.tokens.empty()) return start_mask_;
   const size_t own = remembered_bytes();
   if (own > FormMemory::kMostRemembered || (own > FormMemory::kRemembered && memory_->is_crowded()))
     forget();
+  work += std::ssize(state.cells);
   const grammar::Automaton::State near = near_.at(state);
   if (const auto known = masks_.find(near); known != masks_.end()) return known->second;
-  Mask mask = find(near);
+  Mask mask = find(near, work);
   masks_bytes_ += sizeof mask + mask.tokens.size() * sizeof(uint64_t);
   count_remembered();
   return masks_.emplace(near, std::move(mask)).first->second;
 }
 
-Constraint::Mask Constraint::find(grammar::Automaton::State near) {
+Constraint::Mask Constraint::find(grammar::Automaton::State near, int64_t& work) {
   Mask mask{.tokens = std::vector<uint64_t>((tokens_->vocab() + 63) / 64),
             .name = near_.name(near)};
   try {
     walk(near, mask);
   } catch (const Error&) {
+    work += mask.cost;
     forget();  // it may be large
     throw;
   }
+  work += mask.cost;
   return mask;
 }
 

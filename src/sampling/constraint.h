@@ -60,6 +60,8 @@ class Constraint {
   // Steps to find which tokens may come at one place, and to read one token; more is an Error of
   // the answer that needs them.
   static constexpr int64_t kMostOfMask = 100'000, kMostOfToken = 100'000;
+  // Steps after which a step of the engine leaves the answers that are left to later ones.
+  static constexpr int64_t kMostOfStep = 200'000;
 
   // Throws UsageError when there is no text in the language, or when what its first token may be
   // takes too much; FormsFull.
@@ -82,8 +84,13 @@ class Constraint {
     int64_t cost = 0;              // of finding it, a function of the place
     uint64_t name = 0;             // places with one name have one mask
   };
-  // Valid until the next call.
-  const Mask& mask(const State& state);
+  // Valid until the next call. Adds to `work` what was done for it now: less than the cost where it
+  // is remembered.
+  const Mask& mask(const State& state, int64_t& work);
+  const Mask& mask(const State& state) {
+    int64_t work = 0;
+    return mask(state, work);
+  }
   std::span<const uint64_t> allowed(const State& state) { return mask(state).tokens; }
 
   // Whether whole answers are checked beside; a sentence that names what one does not follow, or
@@ -95,16 +102,20 @@ class Constraint {
   // Where an answer begins in arrays whose items must differ, if there are any.
   std::optional<grammar::UniqueItems> unique_items() const;
 
-  // The bytes that it takes: the language, and the results that are remembered.
-  size_t language_bytes() const { return language_.bytes(); }
+  // The bytes that it takes: the language and the mask of its start, and the results that are
+  // remembered.
+  size_t language_bytes() const {
+    return language_.bytes() + start_mask_.tokens.size() * sizeof(uint64_t);
+  }
   size_t remembered_bytes() const {
     return near_.bytes() + masks_bytes_ + walked_.capacity() * sizeof(int32_t);
   }
-  // Gives back what is remembered.
+  // Gives back what is remembered. The mask of the start stays, so that an answer begins without
+  // work.
   void forget();
 
  private:
-  Mask find(grammar::Automaton::State near);
+  Mask find(grammar::Automaton::State near, int64_t& work);
   void walk(grammar::Automaton::State near, Mask& mask);
   void count_remembered();
 
@@ -115,6 +126,7 @@ class Constraint {
   grammar::Stacks exact_;  // empty between calls
   grammar::Automaton near_;
   State start_;
+  Mask start_mask_;
   std::unordered_map<grammar::Automaton::State, Mask> masks_;
   size_t masks_bytes_ = 0, counted_bytes_ = 0;
   std::vector<grammar::Automaton::State> path_;

@@ -19,10 +19,10 @@ ConstraintCursor::ConstraintCursor(std::shared_ptr<Constraint> constraint,
 
 std::span<const uint64_t> ConstraintCursor::allowed(const SamplingParams& params) {
   if (!thought_.is_over()) return thought_.allowed(params);
-  if (!constraint_ || error_) return allowed_;
+  if (!constraint_ || error_ || is_found_) return allowed_;
   const auto lock = constraint_->lock();
   try {
-    const Constraint::Mask& mask = constraint_->mask(state_);
+    const Constraint::Mask& mask = constraint_->mask(state_, work_);
     tally_.add(mask);
     allowed_.assign(words_, 0);
     std::copy_n(mask.tokens.begin(), std::min(mask.tokens.size(), words_), allowed_.begin());
@@ -36,6 +36,7 @@ std::span<const uint64_t> ConstraintCursor::allowed(const SamplingParams& params
     uint64_t& word = allowed_[static_cast<size_t>(token) / 64];
     word = state_.accepts ? word | bit : word & ~bit;
   }
+  is_found_ = true;
   return allowed_;
 }
 
@@ -62,14 +63,15 @@ void ConstraintCursor::advance(int32_t token, const SamplingParams& params) {
   if (is_stop(params, token)) return;
   if (!constraint_ || !thought_.is_over()) return thought_.advance(token);
   const auto lock = constraint_->lock();
+  is_found_ = false;
+  const int64_t before = work_;
   try {
-    int64_t cost = 0;
-    state_ = constraint_->next(state_, token, cost);
+    state_ = constraint_->next(state_, token, work_);
     if (unique_) {
       unique_->read(constraint_->text_of(token));
-      unique_->for_repeats([&](std::string_view, bool) { ++cost; });
+      unique_->for_repeats([&](std::string_view, bool) { ++work_; });
     }
-    tally_.add_token(cost);
+    tally_.add_token(work_ - before);
   } catch (const Error&) {
     error_ = kFormTooLarge;
     return;

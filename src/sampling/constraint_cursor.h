@@ -34,6 +34,8 @@ class ConstraintCursor {
   void advance(int32_t token, const SamplingParams& params);
   // Whether something may follow.
   bool goes_on() const;
+  // Steps that its constraint has done for it so far.
+  int64_t work() const { return work_; }
   // A sentence that names what the answer does not follow though its form lets it end here, or
   // null.
   const char* fault_at_end() const;
@@ -50,6 +52,8 @@ class ConstraintCursor {
   ConstraintTally tally_;
   std::string text_;  // of the answer, where it is checked at its end
   std::vector<uint64_t> allowed_;
+  bool is_found_ = false;  // what the constraint allows at this place
+  int64_t work_ = 0;
   const char* error_ = nullptr;
   std::optional<grammar::UniqueItems> unique_;
 };

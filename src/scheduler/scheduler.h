@@ -71,6 +71,8 @@ struct StepResult {
   int32_t new_tokens =
       0;                  // now known; 0 for a chunk that does not sample, else 1 + accepted drafts
   bool finished = false;  // the sequence is over; without a new token it has failed
+  // The entry samples, and its token comes with `settle`. Until then the sequence sits out.
+  bool is_late = false;
 };
 
 class Scheduler {
@@ -93,6 +95,9 @@ class Scheduler {
   void plan(int32_t budget, StepPlan& plan);
   // Plans are committed in the order in which they were made; results[i] belongs to entries[i].
   void commit(const StepPlan& plan, std::span<const StepResult> results);
+  // The token of a sequence whose result was late. REQUIRES: the sequence lives and was not
+  // preempted since; such a one is computed again, and samples that token again.
+  void settle(int64_t id, bool finished);
 
   // The same of a plan whose step failed: its rows were not computed, and yet the results may have
   // been. Until preempt_all, nothing else is called.

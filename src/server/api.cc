@@ -33,7 +33,7 @@ Server::Server(const ServerOptions& options, const ServedModel& model, Backend& 
             const std::string& id = stream.admitted().entry.id;
             waiting_.erase(id);
             keep_output(stream);
-            if (stream.admitted().was_large) trim_memory();
+            if (stream.admitted().was_large || ends_forms(stream)) trim_memory();
             if (journal_) journal_->end(id, outcome);
             swap_when_free();
           }),
@@ -209,6 +209,14 @@ void Server::reply_later(FairPool::Task task, std::shared_ptr<Exchange> exchange
     });
     if (is_much) trim_memory();
   });
+}
+
+// Whether forms were needed and no answer is made now. While others are, what forms leave behind is
+// used again.
+bool Server::ends_forms(const AnswerStream& stream) {
+  for (const Request& request : stream.admitted().requests)
+    had_forms_ |= !request.structured_output.empty();
+  return streams_.size() == 0 && std::exchange(had_forms_, false);
 }
 
 void Server::trim_memory() {

@@ -80,6 +80,7 @@ class Server {
   FairPool::Task slow(const HttpRequest& request) const;
   // Gives free memory back to the system, when others have nothing to do.
   void trim_memory();
+  bool ends_forms(const AnswerStream& stream);
   // Runs a task on the pool; what it makes is the reply. Throws ApiError where too many of its
   // owner wait.
   void offer(FairPool::Task task, std::function<void()> run);
@@ -380,6 +381,7 @@ class Server {
     ~BackendStopper() { backend.stop(); }
   } stopper_{backend_};
   std::atomic<bool> trimming_ = false;
+  bool had_forms_ = false;  // answers since the last that ended when no other was made
   Transfers transfers_;
   Worker changes_;  // of the engine: its weights, its memory, the lab's settings
   FairPool pool_;   // all else that may take long

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "collectives/channel.h"
+#include "collectives/group.h"
 
 namespace invar {
 namespace {

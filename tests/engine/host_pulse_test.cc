@@ -23,32 +23,25 @@ Sockets connected() {
   return {std::move(first), other.get()};
 }
 
+// Ends the process itself when the pulse has not done so.
+[[noreturn]] void live(bool with_first, std::chrono::seconds time) {
+  Sockets sockets = connected();
+  {
+    const HostPulse pulse(std::move(sockets.second));
+    if (!with_first) sockets.first = nullptr;
+    std::this_thread::sleep_for(time);
+  }
+  std::_Exit(0);
+}
+
 TEST(HostPulseDeathTest, WithoutTheFirstProcessTheOtherOneEnds) {
-  EXPECT_EXIT(
-      {
-        auto [first, other] = connected();
-        const HostPulse pulse(std::move(other));
-        first = nullptr;
-        std::this_thread::sleep_for(20s);
-        std::_Exit(0);
-      },
-      testing::ExitedWithCode(1), "the first process of the job is gone");
+  EXPECT_EXIT(live(false, 20s), testing::ExitedWithCode(1), "the first process of the job is gone");
 }
 
 // The controls: the first process lives; the other one ends by itself before its time is over.
 TEST(HostPulseDeathTest, ElseItDoesNot) {
-  for (const bool lives : {true, false})
-    EXPECT_EXIT(
-        {
-          auto [first, other] = connected();
-          {
-            const HostPulse pulse(std::move(other));
-            if (!lives) first = nullptr;
-            std::this_thread::sleep_for(lives ? 12s : 2s);
-          }
-          std::_Exit(0);
-        },
-        testing::ExitedWithCode(0), "");
+  EXPECT_EXIT(live(true, 12s), testing::ExitedWithCode(0), "");
+  EXPECT_EXIT(live(false, 2s), testing::ExitedWithCode(0), "");
 }
 
 }  // namespace

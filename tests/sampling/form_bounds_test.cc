@@ -105,6 +105,26 @@ TEST(FormBounds, WordsAreATable) {
   EXPECT_TRUE(constraint.next(state, '1').is_dead());
 }
 
+// What an engine counts: the work that is done now, and none for the first mask of an answer.
+TEST(FormBounds, WhatIsRememberedIsLessWork) {
+  Constraint constraint(grammar::regex_language("(" + many(40, "[^x]{%,}n%", "|") + ")*"),
+                        tokens());
+  const auto work = [&](const Constraint::State& state) {
+    int64_t work = 0;
+    const int64_t cost = constraint.mask(state, work).cost;
+    return std::pair(work, cost);
+  };
+  const Constraint::State later = constraint.next(constraint.start(), 'a');
+  EXPECT_EQ(work(constraint.start()).first, 0);
+  const auto [first, cost] = work(later);
+  EXPECT_GE(first, cost);
+  EXPECT_LT(work(later).first, cost / 10);
+  constraint.forget();
+  EXPECT_EQ(work(later), std::pair(first, cost));
+  constraint.forget();
+  EXPECT_EQ(work(constraint.start()).first, 0);
+}
+
 // What is remembered changes neither a mask nor its cost.
 TEST(FormBounds, WhatIsForgottenIsFoundAgain) {
   Constraint constraint(grammar::regex_language("(" + many(40, "[^x]{%,}n%", "|") + ")*"),

@@ -50,6 +50,35 @@ TEST(Sarathi, DecodesNeverWaitForPrompts) {
   EXPECT_EQ(step(*scheduler), (Rows{{1, 1}, {2, 1}, {3, 1}}));
 }
 
+// A sequence whose token is late sits out until it is there, while others go on.
+TEST(Sarathi, ALateTokenKeepsItsSequenceOut) {
+  BlockPool pool(1000, 32);
+  const auto scheduler = make_scheduler(options(64, 8), pool);
+  scheduler->add({.id = 1, .tokens = 10, .drafts = 3});
+  scheduler->add({.id = 2, .tokens = 20});
+  const auto with_late = [&](bool is_late) {
+    StepPlan plan;
+    scheduler->plan(1 << 20, plan);
+    std::vector<StepResult> results;
+    for (const StepEntry& e : plan.entries)
+      results.push_back({.new_tokens = e.id == 2 || !is_late, .is_late = e.id == 1 && is_late});
+    scheduler->commit(plan, results);
+    EXPECT_EQ(scheduler->check_integrity(), "");
+    return rows_of(plan);
+  };
+  EXPECT_EQ(with_late(true), (Rows{{1, 10}, {2, 20}}));
+  EXPECT_EQ(step(*scheduler), (Rows{{2, 1}}));
+  scheduler->settle(1, false);
+  EXPECT_EQ(with_late(true), (Rows{{1, 1}, {2, 1}}));  // behind a row with drafts
+  EXPECT_EQ(step(*scheduler), (Rows{{2, 1}}));
+  scheduler->settle(1, false);
+  EXPECT_EQ(with_late(false), (Rows{{1, 1}, {2, 1}}));  // the control: its token is in time
+  EXPECT_EQ(with_late(true), (Rows{{1, 1}, {2, 1}}));
+  scheduler->settle(1, true);
+  EXPECT_EQ(step(*scheduler), (Rows{{2, 1}}));
+  EXPECT_EQ(scheduler->num_running(), 1);
+}
+
 // The steps until each of the sequences has its first token.
 std::map<int64_t, int> first_tokens(Scheduler& scheduler, std::set<int64_t> ids) {
   std::map<int64_t, int> steps;

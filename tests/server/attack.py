@@ -17,7 +17,7 @@ the clock says (below 8 s), and beside it stands how long they waited for cores;
   prompts      20 prompts of 10 MB
   grammars     forms of answers that take long to compile
   forms        200 regular expressions of 16 KB, alternations of thousands of counted classes, look-aheads that are refused;
-               what the server keeps of them
+               a hundred answers whose masks each take nearly what one may; what the server keeps of them
   fields       each field of docs/openapi.yaml at its limit with n 128, which is answered, and far beyond it, which is refused; of
                another key, whose share of the places they take
   journal      large bodies that the journal must not keep, GETs of their lines, responses that go on from a large one
@@ -208,14 +208,18 @@ def forms(a):
             low = rng.randrange(200)
             text += rng.choice(pieces).format(rng.choice("abcdefgh"), low, low + rng.randrange(9))
         return text
+    def counted(count, step, more=0, name=""):
+        return " | ".join(f'[^x]{{{i * step + more},}} "n{name}{i}"' for i in range(count))
     count = 20 if a.quick else 200
     a.last(SECONDS)
     a.at_once([lambda form=regex(): a.ask(COMPLETIONS, {"prompt": "x", "max_tokens": 4, "guided_regex": form}) for _ in range(count)])
     for step in (1, 7):
         rules = " | ".join(f'[^x]{{{i % 300},{i % 300 + step}}} "n{i}"' for i in range(4500))
         a.at_once([lambda: a.ask(COMPLETIONS, {"prompt": "x", "max_tokens": 40, "guided_grammar": f"root ::= ({rules})*"})] * 2)
-        few = " | ".join(f'[^x]{{{i * step},}} "n{i}"' for i in range(20))
-        a.at_once([lambda: a.ask(COMPLETIONS, {"prompt": "x", "max_tokens": 100 if a.quick else 400, "n": 8, "guided_grammar": f"root ::= ({few})*"})] * 4)
+        # Few enough tokens for the cache: whoever waits for its memory waits for no form.
+        a.at_once([lambda: a.ask(COMPLETIONS, {"prompt": "x", "max_tokens": 100 if a.quick else 200, "n": 8, "guided_grammar": f"root ::= ({counted(20, step)})*"})] * 4)
+    for turn in range(1 if a.quick else 4):  # each mask of a hundred answers takes nearly what one may
+        a.at_once([lambda form=f"root ::= ({counted(110, 1, turn, f'{i}y')})*": a.ask(COMPLETIONS, {"prompt": "x", "max_tokens": 16, "n": 8, "guided_grammar": form}) for i in range(16)])
     a.at_once([lambda: a.ask(COMPLETIONS, {"prompt": "x", "max_tokens": 4, "guided_regex": "(?=.*a.{18}b)(?=.*c.{17}d).*"})] * (8 if a.quick else 40))
 
 
