@@ -20,7 +20,7 @@ void expect_text(const GgufFile& file, std::string_view key, std::string_view ex
          found ? json::excerpt(*found) : "none");
 }
 
-// What B A is multiplied by, times the rank; 0: by nothing.
+// The factor of B A, times the rank; 0: there is none.
 double alpha_of(const GgufFile& file) {
   constexpr std::string_view kAlpha = "adapter.lora.alpha";
   const json::Value* alpha = file.find(kAlpha);

@@ -17,7 +17,7 @@ constexpr int64_t kMostAdapterRank = 256;
 
 // The product beside one matrix of the model: s B A.
 struct AdapterModule {
-  // Of the module whose weight the matrix is: "model.layers.0.self_attn.q_proj", in a GGUF file
+  // The module whose weight the matrix is: "model.layers.0.self_attn.q_proj", in a GGUF file
   // "blk.0.attn_q".
   std::string name;
   int64_t inputs = 0, outputs = 0, rank = 0;
