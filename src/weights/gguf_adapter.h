@@ -1,4 +1,4 @@
-// Low-rank adapters in GGUF files, as llama.cpp reads them (its convert_lora_to_gguf.py writes
+// Low-rank adapters in GGUF files, as llama.cpp reads them (its convert_lora_to_gguf writes
 // them): general.type is "adapter", adapter.type "lora", and a tensor NAME.weight of the model has
 // NAME.weight.lora_a and NAME.weight.lora_b.
 #pragma once
