@@ -1,5 +1,5 @@
 // The prompts of benchmarks consist of the model's tokens, however long they are.
-#include "cli/bench_prompt.h"
+#include "bench/bench_prompt.h"
 
 #include <gtest/gtest.h>
 
