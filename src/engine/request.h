@@ -22,7 +22,7 @@ namespace invar {
 // A low-rank adapter that a request is computed with (numerics 2.4), as its reader describes it.
 struct RequestAdapter {
   std::string name;       // that the client knows
-  std::string directory;  // as PEFT saves it
+  std::string directory;  // as PEFT saves it, or a GGUF file
   int32_t rank = 0;       // the largest of its modules
   Digest digest{};        // LoraAdapter::digest
 

@@ -87,7 +87,7 @@ IndexScoresParams scores_of(const Cache& cache, const Queries& of, int heads, fl
           .scores_stride = round_up(kLongest, kSplitSlots)};
 }
 
-// Of slots that a row sees; what is behind them in their leaf is nobody's.
+// Compares the slots that a row sees; those behind them in their leaf may hold anything.
 void expect_same_scores(const Guarded<float>& expected, const Guarded<float>& found) {
   ASSERT_TRUE(expected.guards_are_intact() && found.guards_are_intact());
   const int64_t stride = round_up(kLongest, kSplitSlots);
@@ -164,7 +164,7 @@ TEST_P(IndexerTest, ChoosesAsTheReference) {
     }
 }
 
-// What numerics 4.6 says of each slot, one by one: how many are higher, or equal and before it.
+// Numerics 4.6 slot by slot: it counts the slots that are higher, or equal and before this one.
 TEST_P(IndexerTest, ASlotIsChosenThatFewerThanSoManyPrecede) {
   Random random(4);
   constexpr int kCount = 300, kMost = 37;

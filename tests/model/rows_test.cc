@@ -1,5 +1,5 @@
-// What a row is apart from its token: features in place of the embedding, and a rotation that is
-// not its slot's.
+// Rows that begin with features in place of a token's embedding, and rows whose rotation is not
+// their slot's.
 #include <gtest/gtest.h>
 
 #include <algorithm>

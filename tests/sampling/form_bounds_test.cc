@@ -105,7 +105,7 @@ TEST(FormBounds, WordsAreATable) {
   EXPECT_TRUE(constraint.next(state, '1').is_dead());
 }
 
-// What an engine counts: the work that is done now, and none for the first mask of an answer.
+// An engine counts the work that is done now, and none for the first mask of an answer.
 TEST(FormBounds, WhatIsRememberedIsLessWork) {
   Constraint constraint(grammar::regex_language("(" + many(40, "[^x]{%,}n%", "|") + ")*"),
                         tokens());

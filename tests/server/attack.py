@@ -218,9 +218,9 @@ def forms(a):
         a.at_once([lambda: a.ask(COMPLETIONS, {"prompt": "x", "max_tokens": 40, "guided_grammar": f"root ::= ({rules})*"})] * 2)
         # Few enough tokens for the cache: whoever waits for its memory waits for no form.
         a.at_once([lambda: a.ask(COMPLETIONS, {"prompt": "x", "max_tokens": 100 if a.quick else 200, "n": 8, "guided_grammar": f"root ::= ({counted(20, step)})*"})] * 4)
-    # Each mask of a hundred answers takes nearly what one may. Bystanders wait for seconds yet: it is not among the quick ones.
-    for turn in range(0 if a.quick else 4):
-        a.at_once([lambda form=f"root ::= ({counted(110, 1, turn, f'{i}y')})*": a.ask(COMPLETIONS, {"prompt": "x", "max_tokens": 16, "n": 8, "guided_grammar": form}) for i in range(16)])
+    # Each mask of a hundred answers takes nearly what one may. They have a block of the cache each, and leave some of its 128.
+    for turn in range(1 if a.quick else 4):
+        a.at_once([lambda form=f"root ::= ({counted(110, 1, turn, f'{i}y')})*": a.ask(COMPLETIONS, {"prompt": "x", "max_tokens": 16, "n": 8, "guided_grammar": form}) for i in range(14)])
     a.at_once([lambda: a.ask(COMPLETIONS, {"prompt": "x", "max_tokens": 4, "guided_regex": "(?=.*a.{18}b)(?=.*c.{17}d).*"})] * (8 if a.quick else 40))
 
 

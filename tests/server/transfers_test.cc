@@ -1,5 +1,5 @@
-// What requests may ask of a server that takes no weights from a trainer's GPU; with one it is
-// tests/server/nccl_weights_test.py.
+// Requests about a trainer's weights to a server that takes none from a GPU. One that does is
+// tried by tests/server/nccl_weights_test.py.
 #include "server/transfers.h"
 
 #include <gtest/gtest.h>

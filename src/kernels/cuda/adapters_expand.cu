@@ -30,7 +30,7 @@ struct Expand {
 
 constexpr int kExpandWarps = 4;
 
-// What a warp adds to some units of a tensor's outputs. A lane's dots lie as mma.cuh says.
+// A warp's operands for some units of a tensor's outputs. A lane's dots lie as mma.cuh says.
 template <int kEights>
 struct Units {
   static constexpr int kUnits = kEights == 1 ? 4 : 1, kValues = kEights * 4;
@@ -51,8 +51,7 @@ struct Units {
 template <int kEights>
 __global__ __launch_bounds__(kExpandWarps* kWarp) void expand_by_steps_kernel(
     const __grid_constant__ Expand p) {
-  using Of = Units<kEights>;
-  constexpr int kUnits = Of::kUnits, kValues = Of::kValues;
+  constexpr int kUnits = Units<kEights>::kUnits, kValues = Units<kEights>::kValues;
   // Rows of u an odd number of 8 words apart, in different banks.
   __shared__ __align__(16) bf16_t u[8 * kEights][kMostRank + 16];
   const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp, i = lane / 4, word = lane % 4;
@@ -73,15 +72,15 @@ __global__ __launch_bounds__(kExpandWarps* kWarp) void expand_by_steps_kernel(
   const auto is_there = [&](int q, int v) {
     return v / 4 * 8 + 2 * word + v % 2 < work.count && output_of(q, v) < to.n;
   };
-  Of of;
+  Units<kEights> units;
   const auto load_y = [&] {
 #pragma unroll
     for (int q = 0; q < kUnits; ++q)
 #pragma unroll
       for (int v = 0; v < kValues; ++v)
-        if (is_there(q, v)) of.y[q][v] = *place_of(q, v);
+        if (is_there(q, v)) units.y[q][v] = *place_of(q, v);
   };
-  of.load_weights(to, unit, 0);
+  units.load_weights(to, unit, 0);
   wait_for_kernels_before();
   load_y();
   for (int at = threadIdx.x; at < work.count * steps * 16; at += kExpandWarps * kWarp) {
@@ -98,16 +97,16 @@ __global__ __launch_bounds__(kExpandWarps* kWarp) void expand_by_steps_kernel(
       for (int e = 0; e < kEights; ++e) {
         const StepRows row = load_row(reinterpret_cast<const uint32_t*>(u[e * 8 + i]), s, lane);
 #pragma unroll
-        for (int q = 0; q < kUnits; ++q) step(d[q][e], of.weights[q].operands(), row);
+        for (int q = 0; q < kUnits; ++q) step(d[q][e], units.weights[q].operands(), row);
       }
       const bool is_last = s + 1 == steps;
-      of.load_weights(to, is_last ? next : unit, is_last ? 0 : s + 1);
+      units.load_weights(to, is_last ? next : unit, is_last ? 0 : s + 1);
     }
 #pragma unroll
     for (int q = 0; q < kUnits; ++q)
 #pragma unroll
       for (int v = 0; v < kValues; ++v)
-        if (is_there(q, v)) *place_of(q, v) = of.y[q][v] + (d[q][v / 4][v % 4] + 0.0f);
+        if (is_there(q, v)) *place_of(q, v) = units.y[q][v] + (d[q][v / 4][v % 4] + 0.0f);
     unit = next;
     if (unit < end) load_y();
   }

@@ -16,7 +16,7 @@ constexpr int kUsualHeadDim = 256, kLatentHeadDim = 576;  // the largest
 constexpr int kMaxCluster = 8;
 constexpr int kPad = 8;  // words after each row of shared memory, against bank conflicts
 
-// What a split does to a query's state.
+// A split does one of these to a query's state.
 enum class Merge : int { skip, set, join };
 
 template <int kMost>

@@ -10,7 +10,7 @@
 
 namespace invar::cuda {
 
-// Of each array the SHA-256 of every `chunk` elements, the last ones fewer; one array after the
+// The SHA-256 of every `chunk` elements of each array, the last ones fewer, one array after the
 // other. Arrays and their bytes are multiples of 4. Waits for the GPU.
 std::vector<Digest> chunk_digests(Device& device, std::span<const GpuValues> all, int64_t chunk);
 

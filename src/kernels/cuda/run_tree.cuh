@@ -29,7 +29,7 @@ struct RunTree {
   float4* parked;
   float pair[kValues];
 
-  // Of `runs` runs number `run`; after the last one `pair` is what they come to.
+  // Adds run number `run` of `runs`; after the last one `pair` has the sums of all.
   __device__ __forceinline__ void add(int run, int runs, const float (&sum)[kValues]) {
     float4* four = parked + 256 * (kValues / 4);
 #pragma unroll

@@ -48,8 +48,8 @@ struct SharedSlab : SlabBytes {
   using Stage = SlabStage<type>;
   using Shape = SlabShape<type>;
   static constexpr bool kAtOnce = Shape::kBlocks == 8 && Shape::kScales == 16;  // the scales
-  // Of a swizzled row: the lane's word of chunk 0 of a line, in shared memory, and from one line to
-  // the next. A line begins at a multiple of 128, so that a chunk's number is one more xor.
+  // The lane's word of chunk 0 of a swizzled row's line, in shared memory, and the step from one
+  // line to the next. A line begins at a multiple of 128, so that a chunk's number is one more xor.
   uint32_t first;
   int box;
   uint32_t all_scales[4];
@@ -104,7 +104,7 @@ __device__ __forceinline__ int scales_of(const SlabGrid& grid, int run, int slab
   return grid.scales_at + run * grid.run_scales + slab * SlabShape<type>::kScales;
 }
 
-// What is fetched: slab after slab of tile after tile.
+// The slabs that a block fetches, one after the other, tile after tile.
 template <DType type, int kMatrices>
 struct SlabStream {
   using Stage = SlabStage<type>;

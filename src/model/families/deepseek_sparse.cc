@@ -48,8 +48,8 @@ std::vector<bool> read_pattern(ConfigReader& reader, std::string_view key, int l
   return shared;
 }
 
-// Which layers share an index: as a list of names says it, a pattern, or every how many layers one
-// has its own.
+// The layers that share an index, by a list of names, a pattern, or how many layers come to one
+// that has its own.
 std::vector<bool> read_shared(ConfigReader& reader, int layers) {
   const std::vector<size_t> kinds = read_kinds(reader, "indexer_types", layers, kIndexers);
   std::vector<bool> shared = read_pattern(reader, "index_topk_pattern", layers);
