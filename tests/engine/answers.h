@@ -9,6 +9,7 @@
 #include "engine/engine.h"
 #include "model/families/make_model.h"
 #include "sampling/grammar/languages.h"
+#include "support/scripted_proposer.h"
 
 namespace invar::testing_engine {
 
@@ -146,5 +147,17 @@ class Overflowing final : public TensorSource {
   }
   std::unique_ptr<TensorSource> base_;
 };
+
+// Prompts with their answers, for a proposer that knows what comes.
+inline KnownAnswers known_of(const std::vector<Request>& requests,
+                             const std::map<int64_t, Record::Answer>& answers) {
+  KnownAnswers known;
+  for (const Request& request : requests) {
+    std::vector<int32_t>& tokens = known[request.id] = request.prompt;
+    const std::vector<int32_t>& answer = answers.at(request.id).tokens;
+    tokens.insert(tokens.end(), answer.begin(), answer.end());
+  }
+  return known;
+}
 
 }  // namespace invar::testing_engine

@@ -5,7 +5,6 @@
 #include "base/error.h"
 #include "engine_answers.h"
 #include "model/families/presets.h"
-#include "support/scripted_proposer.h"
 #include "weights/model_files.h"
 
 namespace invar {
@@ -64,46 +63,13 @@ TEST_P(Indexers, AnswersDependOnHowManyPositionsAreChosen) {
 
 TEST_P(Indexers, NoDraftShows) {
   Model sparse(model());
-  const auto expected = alone(sparse);
-  KnownAnswers known;
-  for (const Request& request : all_kinds()) {
-    std::vector<int32_t>& tokens = known[request.id] = request.prompt;
-    const std::vector<int32_t>& answer = expected.at(request.id).tokens;
-    tokens.insert(tokens.end(), answer.begin(), answer.end());
-  }
-  for (const Script script : {Script::right, Script::wrong, Script::until_last, Script::trees})
-    for (const int nodes : {1, 5, 17}) {
-      Tally tally;
-      EXPECT_EQ(
-          answers_of(sparse, options_of(),
-                     std::make_unique<ScriptedProposer>(script, known, nodes, kVocab, 1), &tally),
-          expected)
-          << static_cast<int>(script) << " " << nodes;
-      EXPECT_EQ(tally.accepted > 0,
-                script != Script::wrong && (script != Script::until_last || nodes > 1));
-    }
+  expect_no_draft_shows(sparse);
 }
 
 TEST_P(Indexers, NorDoRanksSetsAndLittleMemory) {
   Model sparse(model());
-  const auto expected = alone(sparse);
-  EngineOptions tight = options_of();
-  {
-    const Engine roomy(sparse, tight);
-    tight.kv_bytes = 14 * roomy.kv_bytes() / roomy.num_blocks();
-  }
-  Tally tally;
-  EXPECT_EQ(answers_of(sparse, tight, nullptr, &tally), expected);
-  EXPECT_GT(tally.preempted, 0);
-  for (const auto& change : std::vector<std::function<void(ModelOptions&)>>{
-           [](ModelOptions& o) { o.ranks = 2; }, [](ModelOptions& o) { o.threads = 1; },
-           [](ModelOptions& o) { o.instruction_set = "avx2"; },
-           [](ModelOptions& o) { o.instruction_set = "scalar"; }}) {
-    ModelOptions options = model();
-    change(options);
-    Model other(options);
-    EXPECT_EQ(answers_of(other, options_of()), expected);
-  }
+  expect_no_preemption_shows(sparse);
+  expect_same_answers(model());
 }
 
 INSTANTIATE_TEST_SUITE_P(Families, Indexers, ::testing::Values("deepseek_v32", "glm_moe_dsa"));

@@ -7,7 +7,6 @@
 
 #include "engine_answers.h"
 #include "model/families/presets.h"
-#include "support/scripted_proposer.h"
 #include "weights/model_files.h"
 
 namespace invar {
@@ -108,12 +107,7 @@ TEST_P(LateTokens, HaveTheSameBits) {
 
 TEST_P(LateTokens, EndWalksAlongDrafts) {
   const Seen expected = run(*model_, options_of(), Constraint::kMostOfStep);
-  KnownAnswers known;
-  for (const Request& request : load()) {
-    std::vector<int32_t>& tokens = known[request.id] = request.prompt;
-    const std::vector<int32_t>& answer = expected.answers.at(request.id).tokens;
-    tokens.insert(tokens.end(), answer.begin(), answer.end());
-  }
+  const KnownAnswers known = known_of(load(), expected.answers);
   for (const Script script : {Script::right, Script::trees})
     for (const int64_t work : {1, 40, 400}) {
       const Seen late = run(*model_, options_of(), work,

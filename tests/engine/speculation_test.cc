@@ -42,16 +42,6 @@ std::map<int64_t, Record::Answer> answers_of(Model& model, const EngineOptions& 
   return record.answers;
 }
 
-KnownAnswers known(const std::map<int64_t, Record::Answer>& answers) {
-  KnownAnswers all;
-  for (const Request& request : all_kinds()) {
-    std::vector<int32_t>& tokens = all[request.id] = request.prompt;
-    const std::vector<int32_t>& answer = answers.at(request.id).tokens;
-    tokens.insert(tokens.end(), answer.begin(), answer.end());
-  }
-  return all;
-}
-
 std::unique_ptr<Proposer> scripted(Script script, const KnownAnswers& answers, int nodes,
                                    uint32_t seed = 1) {
   return std::make_unique<ScriptedProposer>(script, answers, nodes, kVocab, seed);
@@ -82,7 +72,7 @@ std::vector<Request> going_on(const std::map<int64_t, Record::Answer>& whole, si
 TEST(Speculation, AnAnswerGoesOnBehindTokensThatStand) {
   Model model(tiny());
   const auto whole = answers_of(model, options_of(), nullptr);
-  const KnownAnswers answers = known(whole);
+  const KnownAnswers answers = known_of(all_kinds(), whole);
   for (const bool drafts : {false, true})
     for (const size_t stand : {1, 2, 6, 39}) {
       Engine engine(model, options_of(), nullptr,
@@ -110,7 +100,7 @@ TEST(Speculation, NoDraftShowsInAnAnswer) {
   Model model(tiny());
   const auto plain = answers_of(model, options_of(), nullptr);
   EXPECT_EQ(plain.size(), all_kinds().size());
-  const KnownAnswers answers = known(plain);
+  const KnownAnswers answers = known_of(all_kinds(), plain);
   for (const Script script : {Script::right, Script::wrong, Script::until_last, Script::trees})
     for (const int nodes : {1, 5, 17}) {
       Tally tally;
@@ -127,7 +117,7 @@ TEST(Speculation, NoDraftShowsInAnAnswer) {
 TEST(Speculation, NorDoesItBesidePoliciesRanksStagesAndLittleMemory) {
   Model model(tiny());
   const auto plain = answers_of(model, options_of(), nullptr);
-  const KnownAnswers answers = known(plain);
+  const KnownAnswers answers = known_of(all_kinds(), plain);
   for (const std::string& policy : scheduler_names())
     EXPECT_EQ(answers_of(model, options_of(policy), scripted(Script::trees, answers, 8)), plain)
         << policy;
@@ -160,7 +150,7 @@ TEST(Speculation, NorDoesItBesidePoliciesRanksStagesAndLittleMemory) {
 TEST(Speculation, ACacheOfOneContextIsEnoughForDraftsThatBranch) {
   Model model(tiny());
   const auto plain = answers_of(model, options_of(), nullptr);
-  const KnownAnswers answers = known(plain);
+  const KnownAnswers answers = known_of(all_kinds(), plain);
   EngineOptions one = options_of();
   one.kv_bytes = Engine(model, one).kv_bytes() / Engine(model, one).num_blocks() * (256 / 32);
   for (const std::string& policy : scheduler_names()) {
@@ -249,7 +239,9 @@ TEST(Speculation, UnderTheBaselineDraftsShow) {
   options.arithmetic = "control";
   Model model(options);
   const auto plain = answers_of(model, options_of(), nullptr);
-  EXPECT_NE(answers_of(model, options_of(), scripted(Script::trees, known(plain), 17)), plain);
+  EXPECT_NE(
+      answers_of(model, options_of(), scripted(Script::trees, known_of(all_kinds(), plain), 17)),
+      plain);
 }
 
 // Acceptance by rejection: greedy answers stay, sampled ones depend on the drafts and on nothing
@@ -257,7 +249,7 @@ TEST(Speculation, UnderTheBaselineDraftsShow) {
 TEST(Speculation, ByRejectionAnswersDependOnTheDrafts) {
   Model model(tiny());
   const auto plain = answers_of(model, options_of(), nullptr);
-  const KnownAnswers answers = known(plain);
+  const KnownAnswers answers = known_of(all_kinds(), plain);
   ModelOptions options = tiny();
   options.rejection = true;
   Model rejecting(options);
@@ -318,7 +310,7 @@ TEST(Speculation, WhoIsAbortedInTheMiddleOfAStepIsSilent) {
     int tokens = 0;
   };
   Model model(tiny());
-  const KnownAnswers answers = known(answers_of(model, options_of(), nullptr));
+  const KnownAnswers answers = known_of(all_kinds(), answers_of(model, options_of(), nullptr));
   for (const bool ahead : {false, true})
     for (const int nodes : {1, 17}) {
       EngineOptions options = options_of();
