@@ -9,7 +9,7 @@
 #include "engine/engine.h"
 #include "model/families/make_model.h"
 #include "sampling/grammar/languages.h"
-#include "support/scripted_proposer.h"
+#include "../support/scripted_proposer.h"
 
 namespace invar::testing_engine {
 
