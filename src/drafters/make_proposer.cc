@@ -90,6 +90,14 @@ EagleOptions eagle_options(const SpeculativeConfig& config, const DrafterRoom& r
   };
 }
 
+// Whether the first layer from `layer` on that reads an index has one of its own. Else the layers
+// before must be computed beside it, for all of its rows.
+bool has_own_index_from(const DecoderSpec& spec, int layer) {
+  for (; layer < spec.layers; ++layer)
+    if (const IndexerSpec* indexer = spec.layer(layer).indexer()) return !indexer->is_shared;
+  return true;
+}
+
 // Drafting by some of the target's layers.
 std::unique_ptr<Proposer> make_of_layers(const SpeculativeConfig& config, Model& target,
                                          const DrafterRoom& room, ThreadPool* threads) {
@@ -103,7 +111,8 @@ std::unique_ptr<Proposer> make_of_layers(const SpeculativeConfig& config, Model&
   const int32_t length = config.num_speculative_tokens > 0 ? config.num_speculative_tokens : 3;
   options.exit_layer = exit_layer_of(config, target.spec());
   options.shape = shape_of(config, length);
-  if (config.tree.empty() && target.device().is_host())
+  if (config.tree.empty() && target.device().is_host() &&
+      has_own_index_from(target.spec(), options.exit_layer))
     return std::make_unique<EarlyExit>(target, options.exit_layer, length, config.draft_confidence,
                                        room.max_sequences, *threads);
   return std::make_unique<ModelDrafter>(itself, options, threads);

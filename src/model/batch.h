@@ -18,7 +18,7 @@ struct AdapterLoad {
 
   int32_t slot = 0;
   int32_t rank = 1;       // the largest of its modules
-  std::string directory;  // as PEFT saves it
+  std::string directory;  // as PEFT saves it, or a GGUF file
   std::string digest;     // LoraAdapter::digest, in hexadecimal
   bool operator==(const AdapterLoad&) const = default;
 };

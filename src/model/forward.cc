@@ -257,7 +257,8 @@ void ForwardPass::collect() {
 // overwrites them.
 bool ForwardPass::leaves_nothing_to_host() const {
   return group_.rank() > 0 && !model_.device().is_host() && is_first_stage() && is_last_stage() &&
-         batch_.aux_layers.empty() && !batch_.wants_experts && !reads_features() && !io_.trace;
+         batch_.aux_layers.empty() && !batch_.wants_experts && !reads_features() &&
+         batch_.features.empty() && !io_.trace;
 }
 
 void ForwardPass::compute_all_logits() {

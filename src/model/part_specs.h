@@ -84,7 +84,8 @@ struct IndexerSpec {
   int heads = 0, size = 0;      // of its queries; they have one key of `size`, a multiple of 32
   int most = 0;                 // positions
   bool is_interleaved = false;  // what turns stands in neighbouring pairs in the checkpoint
-  bool is_shared = false;       // the layer has none: it attends to what the one before it chose
+  bool is_shared =
+      false;  // the layer has none: it attends to what the last one before it that has one chose
 
   bool operator==(const IndexerSpec&) const = default;
 };

@@ -1,10 +1,10 @@
 #include "sampling/device_hasher.h"
 
 #include <algorithm>
-#include <bit>
 #include <cstring>
 
 #include "base/check.h"
+#include "base/error.h"
 
 namespace invar {
 
@@ -12,8 +12,8 @@ namespace {
 
 constexpr const char* kHashes = "the hashes of logits";
 constexpr size_t kDigest = sizeof(Digest);
-// Logits of more bytes are hashed where they are, and what follows in the stream waits.
-constexpr size_t kMostKept = 256 << 20;
+// More logits are hashed where they are, and what follows in the stream waits.
+constexpr size_t kMostKept = 64 << 20;
 
 }  // namespace
 
@@ -54,14 +54,22 @@ void DeviceHasher::start(const float* logits, int64_t all, int64_t vocab, const 
   digests_.resize(static_cast<size_t>(count));
 }
 
-// A copy, whose reader before this one has come to its end: `wait` was called since.
+// A copy, whose reader before this one has come to its end: `wait` was called since. Its memory is
+// taken once, for all rows that there may be; where there is none left, the logits are hashed where
+// they are.
 const float* DeviceHasher::keep(const float* logits, int64_t all, int64_t vocab) {
-  const size_t values = static_cast<size_t>(all * vocab), bytes = values * sizeof(float);
-  if (main_.device->is_host() || bytes > kMostKept) return logits;
-  if (logits_.size() < values) {
-    const size_t rows = std::min(max_rows_, std::bit_ceil(static_cast<size_t>(all)));
-    logits_ = {*main_.device, rows * static_cast<size_t>(vocab), kHashes};
+  const size_t row = static_cast<size_t>(vocab), rows = std::min(max_rows_, kMostKept / row);
+  if (main_.device->is_host() || static_cast<size_t>(all) > rows) return logits;
+  if (logits_.size() < rows * row) {
+    if (has_no_room_) return logits;
+    try {
+      logits_ = {*main_.device, rows * row, kHashes};
+    } catch (const Error&) {
+      has_no_room_ = true;
+      return logits;
+    }
   }
+  const size_t bytes = static_cast<size_t>(all) * row * sizeof(float);
   main_.stream->copy_rows(logits_.data(), bytes, logits, bytes, bytes, 1);
   return logits_.data();
 }

@@ -35,6 +35,7 @@ class DeviceHasher {
   const std::unique_ptr<Stream> beside_;
   const std::unique_ptr<Event> kept_, done_;
   DeviceArray<float> logits_;  // a copy
+  bool has_no_room_ = false;   // for one
   DeviceArray<uint8_t> chunks_, device_digests_;
   PinnedArray<uint8_t> host_digests_;
   std::vector<Digest> digests_;

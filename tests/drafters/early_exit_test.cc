@@ -9,8 +9,11 @@
 #include <set>
 
 #include "../support/fixed_drafts.h"
+#include "../weights/model_files.h"
 #include "drafters/make_proposer.h"
 #include "engine/engine.h"
+#include "model/families/make_model.h"
+#include "model/families/presets.h"
 #include "speculative/forwarding_proposer.h"
 
 namespace invar {
@@ -71,9 +74,10 @@ Answers answers(Model& model, std::unique_ptr<Proposer> proposer, int64_t kv_byt
   return answers;
 }
 
-std::unique_ptr<Proposer> early_exit(Model& model, const std::string& more = "") {
-  return make_proposer(fixed_drafts(R"({"method":"early_exit","exit_layer":3)" + more + "}"), model,
-                       {.max_sequences = 8});
+std::unique_ptr<Proposer> early_exit(Model& model, const std::string& more = "", int layer = 3) {
+  return make_proposer(
+      fixed_drafts(R"({"method":"early_exit","exit_layer":)" + std::to_string(layer) + more + "}"),
+      model, {.max_sequences = 8});
 }
 
 // Tells the engine of a sequence's computed rows the first few, or other numbers in them.
@@ -129,6 +133,26 @@ TEST(EarlyExit, DoesNotShowInAnAnswer) {
     const Answers there = answers(other, early_exit(other));
     EXPECT_EQ(there.of, plain.of);
     EXPECT_EQ(there.accepted, drafted.accepted);
+  }
+}
+
+// Layers behind the exit may read what an indexer before it chose, for rows of the draft's steps.
+// `shared`: whether a family's layers do at every exit.
+TEST(EarlyExit, IndexersChooseAgain) {
+  for (const auto& [family, shared] :
+       {std::pair<const char*, bool>{"deepseek_v32", false}, {"glm_moe_dsa", true}}) {
+    DecoderSpec spec = override_spec(preset_spec("tiny"), {.family = family, .layers = 4});
+    for (LayerSpec& layer : spec.layer_specs) layer.attention()->latent->indexer->most = 20;
+    const TempDirectory directory;
+    ThreadPool pool(2);
+    make_model(directory.path(), {spec, {}, {}}, 7, pool);
+    Model model({.model = directory.path(), .load_format = "auto", .threads = 2});
+    const Answers plain = answers(model, nullptr);
+    for (const int layer : {1, 2, 3}) {
+      std::unique_ptr<Proposer> proposer = early_exit(model, "", layer);
+      EXPECT_EQ(proposer->layer_sharer() == nullptr, shared) << family << " " << layer;
+      EXPECT_EQ(answers(model, std::move(proposer)).of, plain.of) << family << " " << layer;
+    }
   }
 }
 

@@ -6,10 +6,10 @@
 #include <map>
 #include <memory>
 
+#include "../support/scripted_proposer.h"
 #include "engine/engine.h"
 #include "model/families/make_model.h"
 #include "sampling/grammar/languages.h"
-#include "../support/scripted_proposer.h"
 
 namespace invar::testing_engine {
 

@@ -51,6 +51,16 @@ struct Cache {
     kv.values = values.data();
     kv.index_keys = index.data();
   }
+  // Index keys of the slots that copies name, and all others as they are here.
+  std::vector<bf16_t> index_after(std::span<const SlotCopy> copies) const {
+    std::vector<bf16_t> after = index;
+    for (const SlotCopy& c : copies)
+      for (int64_t slot = c.begin; slot < c.end; ++slot)
+        for (int64_t e = 0; e < kv.index_dim; ++e)
+          after[static_cast<size_t>(kv.index_at(c.to, slot, e))] =
+              index[static_cast<size_t>(kv.index_at(c.from, slot, e))];
+    return after;
+  }
   bool operator==(const Cache& other) const {
     return index == other.index &&
            std::memcmp(keys.data(), other.keys.data(), keys.size() * sizeof(bf16_t)) == 0 &&
@@ -84,6 +94,8 @@ TEST_P(CopySlotsTest, AsTheReference) {
             ASSERT_TRUE(found == expected)
                 << block_size << " slots of " << head_dim << ", " << begin << " to " << end;
             ASSERT_TRUE(end == 0 || !(found == before)) << "the comparison sees copies";
+            ASSERT_EQ(found.index, before.index_after(copies));
+            ASSERT_TRUE(end == 0 || found.index != before.index);
           }
       }
 }

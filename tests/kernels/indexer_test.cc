@@ -1,5 +1,6 @@
 // The indexer (numerics 4.6) of every instruction set against the scalar reference, bit by bit.
 #include <algorithm>
+#include <cmath>
 #include <limits>
 #include <numeric>
 #include <vector>
@@ -168,25 +169,32 @@ TEST_P(IndexerTest, ChoosesAsTheReference) {
 TEST_P(IndexerTest, ASlotIsChosenThatFewerThanSoManyPrecede) {
   Random random(4);
   constexpr int kCount = 300, kMost = 37;
-  std::vector<float> scores;
-  for (int i = 0; i < kCount; ++i) scores.push_back(a_score(random, 1));
   const int32_t position = kCount - 1;
-  std::vector<int32_t> chosen(kMost);
-  kernels().choose_slots({.scores = scores.data(),
-                          .scores_stride = kCount,
-                          .rows = 1,
-                          .positions = &position,
-                          .most = kMost,
-                          .chosen = chosen.data()},
-                         Execution{});
-  std::vector<int32_t> expected;
-  for (int i = 0; i < kCount; ++i) {
-    int before = 0;
-    for (int j = 0; j < kCount; ++j)
-      before += scores[j] > scores[i] || (scores[j] == scores[i] && j < i);
-    if (before < kMost) expected.push_back(i);
+  // A NaN is less than every number, and as much as another one.
+  const auto is_higher = [](float x, float y) { return x > y || (x == x && y != y); };
+  const auto is_equal = [](float x, float y) { return x == y || (x != x && y != y); };
+  for (const int kind : {0, 1, 2}) {
+    std::vector<float> scores;
+    for (int i = 0; i < kCount; ++i) scores.push_back(a_score(random, kind));
+    if (kind == 2)
+      for (int i = 0; i < kCount - kMost / 2; ++i) scores[i] = i % 3 ? NAN : -INFINITY;
+    std::vector<int32_t> chosen(kMost);
+    kernels().choose_slots({.scores = scores.data(),
+                            .scores_stride = kCount,
+                            .rows = 1,
+                            .positions = &position,
+                            .most = kMost,
+                            .chosen = chosen.data()},
+                           Execution{});
+    std::vector<int32_t> expected;
+    for (int i = 0; i < kCount; ++i) {
+      int before = 0;
+      for (int j = 0; j < kCount; ++j)
+        before += is_higher(scores[j], scores[i]) || (is_equal(scores[j], scores[i]) && j < i);
+      if (before < kMost) expected.push_back(i);
+    }
+    EXPECT_EQ(chosen, expected) << kind;
   }
-  EXPECT_EQ(chosen, expected);
 }
 
 // Blocks for what rows gather.

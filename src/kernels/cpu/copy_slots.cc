@@ -5,7 +5,6 @@
 #include <cstring>
 
 #include "kernels/cpu/elementwise.h"
-#include "kernels/reference/reference.h"
 
 namespace invar::cpu {
 
@@ -54,6 +53,14 @@ void copy_panels(const KvLayer& kv, int64_t head, const SlotCopy& c) {
                        std::min<int64_t>(c.end - first, kValueSlots));
 }
 
+void copy_index_keys(const KvLayer& kv, const SlotCopy& c) {
+  for (int64_t first = c.begin / kKeySlots * kKeySlots; first < c.end; first += kKeySlots)
+    copy_key_panel(kv.index_keys + kv.index_at(c.to, first, 0),
+                   kv.index_keys + kv.index_at(c.from, first, 0), kv.index_dim,
+                   std::max<int64_t>(c.begin - first, 0),
+                   std::min<int64_t>(c.end - first, kKeySlots));
+}
+
 // Copies f32: an element of a panel's slot has a line of its own.
 void copy_f32(const KvLayer& kv, int64_t head, const SlotCopy& c) {
   for (int64_t slot = c.begin; slot < c.end; ++slot)
@@ -69,7 +76,9 @@ void copy_f32(const KvLayer& kv, int64_t head, const SlotCopy& c) {
 
 void copy_slots(const CopySlotsParams& p, const Execution& on) {
   const KvLayer& kv = p.kv;
-  reference::copy_index(p, on);
+  if (kv.index_keys && on.share.index == 0)
+    for (int64_t i = 0; i < p.count; ++i)
+      if (p.copies[i].end > p.copies[i].begin) copy_index_keys(kv, p.copies[i]);
   const auto [first, last] = on.share.of(kv.kv_heads);
   for (int64_t head = first; head < last; ++head)
     for (int64_t i = 0; i < p.count; ++i) {

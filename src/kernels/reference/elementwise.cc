@@ -324,6 +324,22 @@ void add_silu(const AddSiluParams& p, const Execution& on) {
   for (int64_t i = begin; i < end; ++i) p.y[i] = p.y[i] + p.x[i] / (1.0f + math::exp(-p.x[i]));
 }
 
+namespace {
+
+// The indexer's keys, by one share.
+void copy_index(const CopySlotsParams& p, const Execution& on) {
+  const KvLayer& kv = p.kv;
+  if (!kv.index_keys || on.share.index > 0) return;
+  for (int64_t i = 0; i < p.count; ++i) {
+    const SlotCopy& c = p.copies[i];
+    for (int64_t slot = c.begin; slot < c.end; ++slot)
+      for (int64_t e = 0; e < kv.index_dim; ++e)
+        kv.index_keys[kv.index_at(c.to, slot, e)] = kv.index_keys[kv.index_at(c.from, slot, e)];
+  }
+}
+
+}  // namespace
+
 void copy_slots(const CopySlotsParams& p, const Execution& on) {
   const KvLayer& kv = p.kv;
   copy_index(p, on);
@@ -339,17 +355,6 @@ void copy_slots(const CopySlotsParams& p, const Execution& on) {
                        kv.value_index(c.from, g, slot, e));
         }
     }
-}
-
-void copy_index(const CopySlotsParams& p, const Execution& on) {
-  const KvLayer& kv = p.kv;
-  if (!kv.index_keys || on.share.index > 0) return;
-  for (int64_t i = 0; i < p.count; ++i) {
-    const SlotCopy& c = p.copies[i];
-    for (int64_t slot = c.begin; slot < c.end; ++slot)
-      for (int64_t e = 0; e < kv.index_dim; ++e)
-        kv.index_keys[kv.index_at(c.to, slot, e)] = kv.index_keys[kv.index_at(c.from, slot, e)];
-  }
 }
 
 void log_sum_exp(const LogitsParams& p, const Execution& on) {

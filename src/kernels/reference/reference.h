@@ -41,8 +41,6 @@ void round(const RoundParams& p, const Execution& on);
 void add(const AddParams& p, const Execution& on);
 void add_silu(const AddSiluParams& p, const Execution& on);
 void copy_slots(const CopySlotsParams& p, const Execution& on);
-// The indexer's keys among what copy_slots copies, by one share.
-void copy_index(const CopySlotsParams& p, const Execution& on);
 void store_slots(const StoreSlotsParams& p, const Execution& on);
 void load_slots(const LoadSlotsParams& p, const Execution& on);
 void copy_stored(const CopySlotsParams& p, const Execution& on);

@@ -33,7 +33,6 @@ namespace fs = std::filesystem;
 
 namespace {
 
-// Tensors of another source under other names, or as other types, or with their rows elsewhere.
 // Rows of a tensor of the other source that stand together in both. Or columns of it, and of
 // another one in turn with them.
 struct RenamedRun {
@@ -52,6 +51,7 @@ struct RenamedEntry {
   std::vector<float> numbers;   // its elements, where it is made of no other tensor
 };
 
+// Tensors of another source under other names, or as other types, or with their rows elsewhere.
 class RenamedSource final : public ListedTensors<RenamedEntry> {
  public:
   using Run = RenamedRun;

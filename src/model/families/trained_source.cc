@@ -13,7 +13,6 @@ namespace invar {
 
 namespace {
 
-// Stored tensors, each of whose rows is one of a tensor of the decoder's.
 struct StoredRow {
   int32_t part = -1;
   int64_t row = 0;
@@ -51,6 +50,7 @@ struct StoredEntry {
   std::vector<StoredRow> rows;  // none: it is a tensor of the decoder's as it stands
 };
 
+// Stored tensors, each of whose rows is one of a tensor of the decoder's.
 class StoredForm final : public ListedTensors<StoredEntry> {
  public:
   StoredForm(const DecoderSpec& spec, const TensorSource& trained) : trained_(trained) {

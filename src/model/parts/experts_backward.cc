@@ -181,6 +181,8 @@ const char* Experts::refusal() const {
       spec_.has_choice_bias)
     return "its router is not a softmax over all experts, and the gradient of another is not "
            "implemented";
+  if (spec_.latent > 0)
+    return "its experts read a latent vector, whose gradient is not implemented";
   if (spec_.shared_width > 0 || spec_.has_biases || spec_.curve != Nonlinearity::silu)
     return "it has a shared expert, or experts with biases, whose gradient is not implemented";
   return nullptr;
