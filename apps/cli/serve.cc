@@ -254,10 +254,13 @@ void refuse_beside_nccl(const ServeFlags& flags) {
                       : has_replica_processes(flags) ? "--data-parallel-size with processes"
                       : flags.replicas > 1           ? "--data-parallel-size"
                       : flags.models.size() > 1      ? "several models"
+                      : flags.has_adapters           ? "--enable-lora"
+                      : !flags.adapters.empty()      ? "--lora-modules"
                                                      : nullptr;
   if (asked)
     fail_usage(
-        "the --weight-transfer-config nccl needs one engine in the server's process, found {}",
+        "the --weight-transfer-config nccl needs one engine in the server's process, without "
+        "adapters, found {}",
         asked);
   if (flags.model.options.device == "cpu" && !std::getenv("INVAR_NCCL"))
     fail_usage("the --weight-transfer-config nccl needs a GPU (--device cuda), found the cpu");

@@ -46,7 +46,6 @@ Nccl::Nccl() {
   find("ncclGetVersion", version_);
   find("ncclGetUniqueId", make_id_);
   find("ncclCommInitRank", join_);
-  find("ncclCommInitRankConfig", join_by_);
   find("ncclCommGetAsyncError", state_);
   find("ncclCommDestroy", destroy_);
   find("ncclCommAbort", abort_);
@@ -55,8 +54,10 @@ Nccl::Nccl() {
   find("ncclBroadcast", broadcast_);
   int version = 0;
   check(version_(&version), "saying its version");
-  constexpr int kLeast = 21400;  // communicators that can be given up while ranks join
-  if (version < kLeast) fail("expected NCCL 2.14 or later in {}, found {}", name, version);
+  constexpr int kLeast = 21100;  // recorded steps, with several communicators
+  if (version < kLeast) fail("expected NCCL 2.11 or later in {}, found {}", name, version);
+  constexpr int kGivenUp = 21400;  // communicators that can be given up while ranks join
+  if (version >= kGivenUp) find("ncclCommInitRankConfig", join_by_);
 }
 
 void Nccl::check(int status, const char* what) const {
@@ -76,6 +77,8 @@ Nccl::Comm Nccl::join(int ranks, const Id& id, int rank) const {
 }
 
 Nccl::Comm Nccl::begin_joining(int ranks, const Id& id, int rank) const {
+  if (!join_by_)
+    fail("expected NCCL 2.14 or later, whose groups can be given up, found an earlier one");
   Config config;
   Comm comm = nullptr;
   const int status = join_by_(&comm, ranks, id, rank, &config);

@@ -8,7 +8,7 @@ namespace invar {
 
 namespace {
 
-// pickle's operations, of protocols 2 to 5, that such an object is made of.
+// pickle's operations, of protocols 4 and 5, that such an object is made of.
 enum Operation : uint8_t {
   kProtocol = 0x80,
   kFrame = 0x95,

@@ -206,6 +206,7 @@ class Server {
   void swap_when_free();
   // Goes on with the checkpoint in `directory`, which then has this version's name; the body of the
   // reply is what `reply` makes.
+  void change_weights(const std::function<void()>& take);
   void take_version(std::shared_ptr<Exchange> exchange, const std::string& directory,
                     const std::string& version, std::function<json::Value()> reply);
   // Does an update by vLLM's names, as its bodies ask for, on the serving thread.
@@ -218,6 +219,7 @@ class Server {
                   const std::string& version, const char* said);
   // Tensors from a trainer's GPU.
   void receive_weights(std::shared_ptr<Exchange> exchange, const json::Value& info);
+  void receive_announced(std::shared_ptr<Exchange> exchange, const json::Value& info);
   void take_received(std::shared_ptr<Exchange> exchange, const std::string& version,
                      const char* said);
   // Takes the weights of an update, which then have the version's name, or the beginning of their

@@ -121,7 +121,7 @@ class Backend {
   virtual void cancel(int64_t id) = 0;
   // Goes on with the checkpoint in `directory` (Model::take) and returns when that is done; blocks
   // of the old weights are forgotten. Only while no request is live. Throws
-  // Error, with one sentence; the weights are then those of before.
+  // Error, with one sentence; the weights are then those of the checkpoint before.
   virtual void take_weights(const std::string& directory);
   // The same with the tensors that the receiver has of an update; then it has none.
   virtual void take_received(WeightReceiver& receiver);

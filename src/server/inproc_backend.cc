@@ -76,10 +76,13 @@ void InprocBackend::take_weights(const std::string& directory) {
     const Digest digest = engine_.model().digest_of(directory);
     try {
       engine_.take_checkpoint(directory);
-    } catch (...) {
+    } catch (const std::exception& error) {
+      const bool had_trained = trained_.any();
       trained_.forget();
       set_weights(checkpoint_);
-      throw;
+      if (!had_trained) throw;
+      invar::fail("{}; the weights are those of {} again, without what came by NCCL", error.what(),
+                  engine_.model().options().model);
     }
     trained_.forget();
     set_weights(checkpoint_ = digest);

@@ -129,12 +129,12 @@ void InprocReplicas::take_weights(const std::string& directory) {
   for (size_t i = 1; i < replicas().size(); ++i) replica(i).follow_weights(weights);
 }
 
-// Keys and values are each one's own, and go with the weights.
 void InprocReplicas::take_received(WeightReceiver& receiver) {
   if (replicas().size() > 1) return Replicas::take_received(receiver);
   replica(0).take_received(receiver);
 }
 
+// Keys and values are each one's own, and go with the weights.
 void InprocReplicas::sleep(const Sleep& what) {
   for (size_t i = 0; i < replicas().size(); ++i) replica(i).expect_rest();
   for (size_t i = 0; i < replicas().size(); ++i) replica(i).forget_blocks();

@@ -55,11 +55,24 @@ void Server::get_weight_version(std::shared_ptr<Exchange> exchange) {
                                        {"weights", to_hex(backend_.facts().weights)}})});
 }
 
+// Where that fails, other weights than those of before may be served: they have a name of their
+// own.
+void Server::change_weights(const std::function<void()>& take) {
+  const Digest before = backend_.facts().weights;
+  try {
+    take();
+  } catch (...) {
+    if (const Digest now = backend_.facts().weights; now != before)
+      http_.post([this, name = to_hex(now).substr(0, 16)] { weight_version_ = name; });
+    throw;
+  }
+}
+
 void Server::take_version(std::shared_ptr<Exchange> exchange, const std::string& directory,
                           const std::string& version, std::function<json::Value()> reply) {
   expect_weights();
   change_at_rest(std::move(exchange), [this, directory, version, reply] {
-    backend_.take_weights(directory);
+    change_weights([&] { backend_.take_weights(directory); });
     http_.post([this, version] {
       weight_version_ = version;
       spool_ = nullptr;

@@ -157,6 +157,10 @@ void Transfers::leave(Done done) {
       std::move(done));
 }
 
+void Transfers::abandon() {
+  if (receiver_) worker_.post([this] { receiver_->leave(); });
+}
+
 void Transfers::receive(const json::Value& info, bool begins, Done done) {
   WeightReceiver& receiver = expect_receiver("update_info");
   run(

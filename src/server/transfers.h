@@ -32,6 +32,8 @@ class Transfers {
   // Takes what rank 0 sends: {"names", "dtype_names", "shapes", "packed"}. `begins`: it is the
   // first of an update.
   void receive(const json::Value& update_info, bool begins, Done done);
+  // The trainer sends what nobody takes: the group is over, once what is under way has ended.
+  void abandon();
   // Whatever waits ends.
   void stop() {
     if (receiver_) receiver_->stop();

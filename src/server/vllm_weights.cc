@@ -1,5 +1,5 @@
-// vLLM's weight transfer: of its back ends those of a disk that both see and of the bodies of
-// requests, the calls that stacks make by /collective_rpc, and the checker of digests.
+// vLLM's weight transfer: its back ends of a disk that both see and of NCCL, one of the bodies of
+// requests, and the calls that stacks make by /collective_rpc.
 #include "api.h"
 #include "base/error.h"
 #include "errors.h"
@@ -26,6 +26,12 @@ bool is_safetensors(const HttpRequest& request) {
                              "body, found tensors by {}, which is not supported",
                              backend),
                  "transport", "update_info"};
+}
+
+void expect_one_way(bool is_one) {
+  if (!is_one)
+    throw ApiError{400, "expected all of an update by one way, found tensors by NCCL beside others",
+                   "transport", "update_info"};
 }
 
 // Refuses what only another kind of update has.
@@ -118,6 +124,7 @@ void Server::update_with(std::shared_ptr<Exchange> exchange, const json::Value& 
                    "shapes of tensors by NCCL",
                    "transport", "update_info"};
   if (update_) {
+    expect_one_way(!update_->is_received);
     update_->directory = *directory;
     return exchange->reply({.body = json::dump(message("Weights noted"))});
   }
@@ -126,14 +133,23 @@ void Server::update_with(std::shared_ptr<Exchange> exchange, const json::Value& 
                []() -> json::Value { return message("Weights updated"); });
 }
 
-// Without start_update these are all of an update.
+// The tensors that are announced come whatever is said of them.
 void Server::receive_weights(std::shared_ptr<Exchange> exchange, const json::Value& info) {
+  try {
+    receive_announced(std::move(exchange), info);
+  } catch (const ApiError& error) {
+    if (update_) update_->wrong = error.message;
+    transfers_.abandon();
+    throw;
+  }
+}
+
+// Without start_update these are all of an update.
+void Server::receive_announced(std::shared_ptr<Exchange> exchange, const json::Value& info) {
   transfers_.expect_receiver("update_info");
   expect_weights();
   if (swap_) throw ApiError{409, "the weights or the engine are being changed already", "busy"};
-  if (update_ && (update_->spool || !update_->directory.empty()))
-    throw ApiError{400, "expected all of an update by one way, found tensors by NCCL beside others",
-                   "transport", "update_info"};
+  if (update_) expect_one_way(!update_->spool && update_->directory.empty());
   const bool is_whole = !update_;
   const std::string version = version_of(info, "");
   transfers_.receive(
@@ -155,13 +171,14 @@ void Server::take_received(std::shared_ptr<Exchange> exchange, const std::string
                            const char* said) {
   expect_weights();
   take_update(
-      std::move(exchange), [this] { backend_.take_received(*options_.receiver); }, nullptr, version,
+      std::move(exchange), [this] { backend_.take_received(*options_.receiver); }, spool_, version,
       said);
 }
 
 // Without start_update the piece is the whole.
 void Server::take_piece(std::shared_ptr<Exchange> exchange) {
   const bool is_whole = !update_;
+  if (update_) expect_one_way(!update_->is_received);
   const std::shared_ptr<WeightSpool> spool = is_whole ? nullptr : update_->spool;
   offer(reading(exchange->request), [this, exchange, spool, is_whole] {
     guarded(exchange, [&] {
@@ -214,7 +231,7 @@ void Server::take_update(std::shared_ptr<Exchange> exchange, std::function<void(
   change_at_rest(
       std::move(exchange),
       [this, take = std::move(take), spool = std::move(spool), version, said]() -> json::Value {
-        take();
+        change_weights(take);
         const std::string digest = to_hex(backend_.facts().weights);
         http_.post([this, spool, name = version.empty() ? digest.substr(0, 16) : version] {
           spool_ = spool;

@@ -78,7 +78,7 @@ Digest TrainedWeights::take(Engine& engine, std::span<const GivenTensor> tensors
   TensorDigests digests = digests_after(change, weights, digests_, model);
   try {
     engine.take_weights(weights);
-  } catch (const Error& error) {  // some of it may have been written
+  } catch (const std::exception& error) {  // some of it may have been written
     engine.take_weights(*loaded);
     forget();
     fail("{}; the weights are those of {} again", error.what(), model.options().model);

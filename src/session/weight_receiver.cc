@@ -123,8 +123,8 @@ WeightReceiver::Counts WeightReceiver::receive(const Announcement& announcement)
         "expected a trainer's group (/init_weight_transfer_engine) before its weights, "
         "found none");
   std::vector<Coming> all;
-  for (const Announcement::One& one : announcement.tensors) all.push_back(coming(one));
   try {
+    for (const Announcement::One& one : announcement.tensors) all.push_back(coming(one));
     for (size_t begin = 0; begin < all.size();) {
       size_t end = begin;
       int64_t bytes = 0;

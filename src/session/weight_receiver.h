@@ -45,8 +45,10 @@ class WeightReceiver {
   void leave() { group_.reset(); }
   // Begins an update: nothing has come.
   void begin();
-  // Takes what the trainer announced. Everything is taken before an error that is not the group's
-  // own, so that the trainer is not kept waiting. Returns what has come of the update.
+  // Takes what the trainer announced. All of it has come before an error that says that the model
+  // has no such tensor, so that the trainer is not kept waiting. With any other error the group is
+  // over: what the trainer sends would be taken for what comes next. Returns what has come of the
+  // update.
   Counts receive(const Announcement& announcement);
   // The tensors of the update, for as long as nothing else is called.
   std::vector<GivenTensor> came() const;

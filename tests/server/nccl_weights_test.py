@@ -5,6 +5,7 @@ Usage: nccl_weights_test.py INVAR LIBRARY
 """
 import os
 import pathlib
+import shutil
 import struct
 import subprocess
 import sys
@@ -14,7 +15,7 @@ import time
 import unittest
 
 from served import Served, fast_and
-from tokens_test import Raw, tensors_of
+from tokens_test import HttpWeights, Raw, tensors_of
 from trainer import Store, Trainer
 
 INVAR = LIBRARY = None
@@ -153,9 +154,40 @@ class NcclWeights(unittest.TestCase):
         self.ask("/start_weight_update", {})
         self.assertEqual(self.trainers[0].beside(lambda: self.asked("/update_weights", {"update_info": trainer.info(self.second)}),
                                                  lambda: self.serves("one") or trainer.broadcast(self.second))["message"], "Weights noted")
-        self.serves("one")
+        long = {**PROMPT, "max_tokens": 400}
+        expected, found = self.asked("/v1/completions", long), []
+        running = threading.Thread(target=lambda: found.append(self.asked("/v1/completions", long)))
+        running.start()
+        while self.served.ask("GET", "/load", headers=KEY)[2]["server_load"] == 0:
+            self.assertTrue(running.is_alive(), "it ended before it was seen")
         self.ask("/finish_weight_update", {})
+        running.join()
+        hashes = [answer["choices"][0]["logits_hash"] for answer in (expected, *found, self.asked("/v1/completions", long))]
+        self.assertEqual(hashes[0], hashes[1])
+        self.assertNotEqual(hashes[1], hashes[2], "the control: the new weights")
         self.serves("two")
+
+    def test_bodies_before_it(self):
+        """What came in bodies stays the checkpoint that tensors by NCCL stand over."""
+        HttpWeights(f"http://127.0.0.1:{self.served.port}", key="k").send(self.second)
+        self.serves("two")
+        trainer = self.trainer()
+        trainer.update(self.first[:1])
+        trainer.update(self.first)
+        self.serves("one")
+
+    def test_a_directory_that_fails_after_it(self):
+        self.trainer().update(self.second, weight_version="step-2")
+        broken = self.root / "broken"
+        shutil.copytree(self.root / "one", broken, dirs_exist_ok=True)
+        data = bytearray((broken / "model.safetensors").read_bytes())
+        data[-2:] = struct.pack("<H", 0x7fc0)
+        (broken / "model.safetensors").write_bytes(data)
+        said = self.ask("/update_weights", {"update_info": {"path": str(broken)}}, 400)["error"]["message"]
+        self.assertIn("again, without what came by NCCL", said)
+        self.serves("one")
+        answer = self.asked("/inference/v1/generate", {"token_ids": [5], "sampling_params": {"max_tokens": 1}})
+        self.assertNotEqual(answer["weight_version"], "step-2")
 
     def test_a_trainer_that_does_not_come(self):
         began = time.monotonic()
@@ -210,8 +242,16 @@ class NcclWeights(unittest.TestCase):
                  ({"shapes": [[-1]] * len(self.second)}, "expected shapes as an integer"), ({"num_updates_list": []}, "is not supported"),
                  ({"packed_buffer_size_bytes": 0}, "expected packed_buffer_size_bytes as an integer"),
                  ({"shapes": [[1 << 39, 1 << 39]] * len(self.second)}, "expected the shape of")]
-        for change, sentence in wrong:
+        for change, sentence in wrong:  # its tensors would come all the same, so the group is over
+            trainer = self.trainer()
             self.assertIn(sentence, self.ask("/update_weights", {"update_info": {**info, **change}}, 400)["error"]["message"])
+            self.assertIn("expected a trainer's group", self.ask("/update_weights", {"update_info": info}, 400)["error"]["message"])
+        trainer = self.trainer()
+        self.ask("/start_weight_update", {})
+        trainer.send(self.second[:1])
+        self.assertIn("by one way", self.ask("/update_weights", {"update_info": {"path": str(self.root / "two")}}, 400)["error"]["message"])
+        self.assertIn("is not supported", self.ask("/update_weights", {"update_info": {**info, "a": 1}}, 400)["error"]["message"])
+        self.assertIn("a part of it failed", self.ask("/finish_weight_update", {}, 400)["error"]["message"])
         trainer = self.trainer()
         for sent, sentence in (([("other", tensor)], "expected a tensor of the model"),
                                ([(name, Raw(tensor.dtype, [len(tensor.data) // 2], tensor.data))], "as in the checkpoint"),
@@ -231,10 +271,13 @@ class NcclWeights(unittest.TestCase):
 
     def test_what_cannot_be_started(self):
         for flags, sentence in ((["--engine-process"], "found --engine-process"), (["--lab"], "found --lab"),
-                                (["--data-parallel-size", "2"], "found --data-parallel-size")):
+                                (["--data-parallel-size", "2"], "found --data-parallel-size"), (["--enable-lora"], "found --enable-lora")):
             done = subprocess.run([INVAR, "serve", self.root / "one", "--port", "0", *NCCL, *flags], capture_output=True, text=True, timeout=60)
             self.assertEqual(done.returncode, 2, flags)
             self.assertIn(sentence, done.stderr)
+        subprocess.run([INVAR, "make-model", self.root / "experts", "--seed", "1", "--family", "qwen3_moe"], check=True, capture_output=True)
+        done = subprocess.run([INVAR, "serve", self.root / "experts", "--port", "0", *NCCL], capture_output=True, text=True, timeout=60)
+        self.assertEqual([done.returncode, "a checkpoint with a tensor for each" in done.stderr], [2, True], done.stderr)
         plain = {name: value for name, value in os.environ.items() if name != "INVAR_NCCL"}
         done = subprocess.run([INVAR, "serve", self.root / "one", "--port", "0", *NCCL], capture_output=True, text=True, timeout=60, env=plain)
         self.assertEqual([done.returncode, "needs a GPU" in done.stderr], [2, True], done.stderr)
