@@ -250,6 +250,52 @@ class Clients(unittest.TestCase):
         self.assertNotEqual(found[0][0], found[1][0], "the control: other words")
         self.assertEqual(served.stop(), 0)
 
+    def test_lm_evals_tasks(self):
+        """The harness's own models for servers, by tasks of its kind: no number of requests at once changes a result."""
+        package("lm_eval")
+        os.environ.update(OPENAI_API_KEY="k", HF_DATASETS_OFFLINE="1")
+        served = Served(INVAR, command=[INVAR, "serve", STORY, "--host", "127.0.0.1", "--port", "0", "--served-model-name", "m", *FAST])
+        url = f"http://127.0.0.1:{served.port}/v1"
+        for model, tasks, path in (("local-completions", ["endings", "continued"], "/completions"), ("local-chat-completions", ["continued"], "/chat/completions")):
+            tokenizer = {"tokenizer_backend": "remote"} if "endings" in tasks else {}
+            args = dict(model="m", base_url=url + path, max_retries=1, **tokenizer)
+            one, many = (evaluated(model, dict(args, num_concurrent=n), tasks, STORIES) for n in (1, 8))
+            self.assertEqual(one, many)
+            self.assertEqual({name: len(said) for name, said in one.items()}, {name: len(STORIES) for name in tasks})
+            other = evaluated(model, dict(args, num_concurrent=8), tasks, [text.replace("a", "e") for text in STORIES])
+            for name in tasks:
+                self.assertNotEqual(other[name], one[name], "the control: other words")
+        self.assertEqual(served.stop(), 0)
+
+
+STORIES = ["Once upon a time there was a little girl named Lily.", "Tom had a big red ball.", "The cat sat on the mat and slept.",
+           "One day a boy went to the park with his dog.", "She was very happy to see her mom.", "They played all day in the sun."]
+TASK = """
+task: {name}
+dataset_path: json
+dataset_kwargs: {{data_files: {{test: {folder}/data.jsonl}}}}
+test_split: test
+doc_to_text: "{{{{begin}}}}"
+"""
+KINDS = {"endings": "{output_type: multiple_choice, doc_to_choice: choices, doc_to_target: 0, metric_list: [{metric: acc}]}",
+         "continued": "{output_type: generate_until, doc_to_target: '{{rest}}', metric_list: [{metric: exact_match}], "
+                      "generation_kwargs: {until: ['.'], max_gen_toks: 16, do_sample: false}}"}
+
+
+def evaluated(model, args, tasks, texts):
+    """What lm-eval was answered in each of its tasks, text by text: log-probabilities of endings, and what goes on."""
+    lm_eval, managed = package("lm_eval"), package("lm_eval.tasks")
+    with tempfile.TemporaryDirectory(prefix="invar-lm-eval-") as folder:
+        halves = [(text[:len(text) // 2], text[len(text) // 2:]) for text in texts]
+        rows = [{"begin": begin, "rest": rest, "choices": [rest, " " + halves[i - 1][1], " xyz"]} for i, (begin, rest) in enumerate(halves)]
+        pathlib.Path(folder, "data.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+        for name in tasks:
+            kind = "".join(f"{key}: {json.dumps(value)}\n" for key, value in package("yaml").safe_load(KINDS[name]).items())
+            pathlib.Path(folder, f"{name}.yaml").write_text(TASK.format(name=name, folder=folder) + kind)
+        found = lm_eval.simple_evaluate(model=model, model_args=args, tasks=tasks, log_samples=True, bootstrap_iters=0, apply_chat_template="chat" in model,
+                                        task_manager=managed.TaskManager(include_path=folder, include_defaults=False))
+    return {name: [sample["resps"] for sample in samples] for name, samples in found["samples"].items()}
+
 
 if __name__ == "__main__":
     INVAR = sys.argv.pop(1)
