@@ -56,6 +56,12 @@ const json::Value& member_of(const json::Value& value, const char* name) {
   return *found;
 }
 
+// Whether calls are messages of gpt_oss's channels.
+bool has_channels(const json::Value& calls) {
+  const json::Value* found = calls.find("channels");
+  return found && *found == json::Value(true);
+}
+
 // Form of a call (tool_calls.cc, form_of).
 grammar::CallForm form_in(const json::Value& value) {
   grammar::CallForm form{.name = member_of(value, "name").as_string(),
@@ -79,6 +85,8 @@ grammar::Language named_calls_of(const json::Value& value, const grammar::CallMa
   std::vector<grammar::NamedCall> calls;
   for (const json::Value& one : member_of(value, "named").as_array())
     calls.push_back({member_of(one, "name").as_string(), member_of(one, "arguments")});
+  if (has_channels(value) && !calls.empty())
+    return grammar::channel_calls_language(calls, once, answer);
   std::vector<grammar::CallWords> ways;
   for (const json::Value& one : member_of(value, "words").as_array())
     ways.push_back({member_of(one, "before").as_string(), member_of(one, "between").as_string(),
@@ -160,9 +168,10 @@ void ConstraintCompiler::hold(Request& request) {
   last_thought_ = request.thought;
 }
 
-std::shared_ptr<const ThoughtMarks> ConstraintCompiler::marks_of(ThoughtFormat format) {
+std::shared_ptr<const ThoughtMarks> ConstraintCompiler::marks_of(ThoughtFormat format,
+                                                                 bool has_channels) {
   const std::lock_guard lock(mutex_);
-  std::shared_ptr<const ThoughtMarks>& kept = marks_[format];
+  std::shared_ptr<const ThoughtMarks>& kept = marks_[{format, has_channels}];
   if (kept) return kept;
   std::vector<std::string> texts(static_cast<size_t>(tokenizer_.vocab_size()));
   for (int32_t id = 0; id < tokenizer_.vocab_size(); ++id)
@@ -174,7 +183,7 @@ std::shared_ptr<const ThoughtMarks> ConstraintCompiler::marks_of(ThoughtFormat f
   marks->repeats = style.repeats;
   marks->open_tokens = tokenizer_.encode(style.open, plain);
   marks->close_tokens = tokenizer_.encode(style.close, plain);
-  marks->then_tokens = tokenizer_.encode(style.then, plain);
+  marks->then_tokens = tokenizer_.encode(has_channels ? style.then_message : style.then, plain);
   return kept = std::move(marks);
 }
 
@@ -184,9 +193,11 @@ std::shared_ptr<const ThoughtRules> ConstraintCompiler::thought(const json::Valu
   const ThoughtGrammar grammar = thought_grammar_of(*found);
   const bool is_held = what.as_object().size() > 1;
   if (!is_held && grammar.budget < 0) return nullptr;
-  return std::make_shared<ThoughtRules>(ThoughtRules{.marks = marks_of(grammar.view.format),
-                                                     .begun = grammar.view.begun,
-                                                     .budget = grammar.budget});
+  const json::Value* calls = what.find("calls");
+  return std::make_shared<ThoughtRules>(
+      ThoughtRules{.marks = marks_of(grammar.view.format, calls && has_channels(*calls)),
+                   .begun = grammar.view.begun,
+                   .budget = grammar.budget});
 }
 
 std::shared_ptr<Constraint> ConstraintCompiler::compile(const json::Value& all) {

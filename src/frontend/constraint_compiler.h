@@ -51,7 +51,8 @@ class ConstraintCompiler {
     int64_t used = 0;
   };
 
-  std::shared_ptr<const ThoughtMarks> marks_of(ThoughtFormat format);
+  // `has_channels`: the form begins with the header of a message.
+  std::shared_ptr<const ThoughtMarks> marks_of(ThoughtFormat format, bool has_channels);
   // Marks of the form that are special tokens are text, too.
   std::shared_ptr<const TokenTable> tokens(const json::Value& form);
   std::shared_ptr<Constraint> made(const json::Value& what);
@@ -66,7 +67,7 @@ class ConstraintCompiler {
   std::vector<int32_t> special_;  // that have a text in it
   std::map<Digest, Kept> kept_;
   int64_t uses_ = 0, compiled_ = 0;
-  std::map<ThoughtFormat, std::shared_ptr<const ThoughtMarks>> marks_;
+  std::map<std::pair<ThoughtFormat, bool>, std::shared_ptr<const ThoughtMarks>> marks_;
   Shared<std::string> last_text_;
   std::shared_ptr<Constraint> last_;
   std::shared_ptr<const ThoughtRules> last_thought_;

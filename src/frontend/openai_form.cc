@@ -14,6 +14,12 @@ namespace {
 constexpr const char* kNotHeld =
     "strict tools and parallel_tool_calls false are not held to in the model's format of calls";
 
+// Whether calls among text are held to what tools say. An answer that goes on with a message's
+// words has no header of gpt_oss's.
+bool holds_calls(const Request& request) {
+  return has_grammar(request.tools) && (request.tools != ToolFormat::gpt_oss || !request.goes_on);
+}
+
 // The schema of an answer that may be calls in its place: beside tools that nobody has to call,
 // in a format with a grammar. Null: there is none.
 const json::Value* schema_beside_calls(const Request& request, const json::Value& what) {
@@ -21,7 +27,7 @@ const json::Value* schema_beside_calls(const Request& request, const json::Value
   const json::Value* schema = what.is_object() ? what.find("json") : nullptr;
   if (what.is_object() && what.find("json_object")) schema = &kAnyObject;
   const bool is_alone = schema && what.as_object().size() == 1;
-  if (!is_alone || !schema->is_object() || !has_grammar(request.tools)) return nullptr;
+  if (!is_alone || !schema->is_object() || !holds_calls(request)) return nullptr;
   return schema;
 }
 
@@ -120,7 +126,7 @@ const json::Value* FormReader::form_in(const std::string& name, std::string& fie
 
 void FormReader::hold_calls(Request& request, const json::Value& answer) {
   const ToolFormat format = request.tools;
-  if (!has_grammar(format)) return;
+  if (!holds_calls(request)) return;
   const bool once = !request.parallel_calls && format != ToolFormat::bare;
   const json::Value& tools = *fields_.find("tools");
   if (!once && !has_strict(tools) && answer.is_null()) return;
@@ -168,13 +174,14 @@ void FormReader::read_tool_choice(Request& request) {
 
 void FormReader::check_format(Request& request, const json::Value& tools) const {
   const ToolFormat format = request.tools;
-  const bool can_hold = format == ToolFormat::none || has_grammar(format);
+  const bool can_hold = format == ToolFormat::none || holds_calls(request);
   const bool is_held = !request.parallel_calls || has_strict(tools);
   if (!can_hold && is_held && lenient_) return request.warnings.add(kNotHeld);
   if (!can_hold && is_held)
     fail_usage(
         "strict tools and parallel_tool_calls false are not held to where calls are written as "
-        "{} writes them: ask for tool_choice required or a function",
+        "{} writes them and the answer goes on with a message's words: ask for tool_choice "
+        "required or a function, or leave continue_final_message out",
         name_of(format));
 }
 

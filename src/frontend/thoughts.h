@@ -19,9 +19,10 @@ struct ThoughtStyle {
   ThoughtFormat format;
   std::string_view name;  // of --reasoning-parser
   std::string_view open, close;
-  std::string_view then;  // what an answer writes between its last thought and its text
-  bool repeats;           // an answer may have several thoughts
-  bool is_assumed;        // an answer begins in a thought unless the prompt says otherwise
+  std::string_view then;          // what an answer writes between its last thought and its text
+  std::string_view then_message;  // and where its form says the message's header, too
+  bool repeats;                   // an answer may have several thoughts
+  bool is_assumed;                // an answer begins in a thought unless the prompt says otherwise
   std::vector<std::string_view> marks;  // where they are special tokens, they are read all the same
 };
 

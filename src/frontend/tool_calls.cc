@@ -6,6 +6,7 @@
 
 #include "base/error.h"
 #include "frontend/argument_reader.h"
+#include "frontend/thoughts.h"
 
 namespace invar {
 
@@ -198,6 +199,7 @@ bool has_grammar(ToolFormat format) {
     case ToolFormat::pythonic:
     case ToolFormat::mistral:
     case ToolFormat::deepseek_v3:
+    case ToolFormat::gpt_oss:
       return true;
     default:
       return false;
@@ -227,8 +229,9 @@ json::Value grammar_of_calls(const json::Value& tools, ToolFormat format, bool o
                              const json::Value& answer, bool has_args) {
   const bool is_tagged = format == ToolFormat::tagged;
   const bool is_list = format == ToolFormat::mistral && !has_args;
-  const bool is_named =
-      format == ToolFormat::deepseek_v3 || (format == ToolFormat::mistral && has_args);
+  const bool has_channels = format == ToolFormat::gpt_oss;
+  const bool is_named = format == ToolFormat::deepseek_v3 || has_channels ||
+                        (format == ToolFormat::mistral && has_args);
   const bool has_forms = format == ToolFormat::qwen3_coder || format == ToolFormat::pythonic;
   const char* key = is_tagged || is_list ? "arguments" : "parameters";
   json::Array calls, forms, named;
@@ -251,7 +254,9 @@ json::Value grammar_of_calls(const json::Value& tools, ToolFormat format, bool o
   json::Value call = json::Object{{"anyOf", std::move(calls)}};
   if (is_list) call = list_of_calls(std::move(call), once);
   json::Array marks;
-  for (const std::string_view mark : marks_of(format)) marks.emplace_back(mark);
+  for (const std::string_view mark :
+       has_channels ? style_of(ThoughtFormat::gpt_oss).marks : marks_of(format))
+    marks.emplace_back(mark);
   json::Value form = json::Object{{"open", std::string(opening_mark(format))},
                                   {"close", std::string(closing_mark(format))},
                                   {"once", once},
@@ -260,7 +265,7 @@ json::Value grammar_of_calls(const json::Value& tools, ToolFormat format, bool o
   if (has_forms) form.set("forms", std::move(forms));
   if (is_named) {
     form.set("named", std::move(named));
-    form.set("words", words_of(format));
+    has_channels ? form.set("channels", true) : form.set("words", words_of(format));
   }
   if (!answer.is_null()) form.set("answer", answer);
   return json::Object{{"calls", std::move(form)}};

@@ -84,11 +84,13 @@ TEST(ConstraintCompiler, FormsAreFewEnoughForTheirMemory) {
 // Clients may name this form, too.
 TEST(ConstraintCompiler, CallsThatMakeNoSenseAreRefused) {
   ConstraintCompiler compiler(tokenizer());
-  for (const char* form : {R"({"forms": 5})", R"({"forms": []})", R"({"forms": [{}]})",
-                           R"({"forms": [{"name": "f", "strict": true, "parameters": [{}]}]})",
-                           R"({"named": [], "words": []})", R"({"named": [{}]})",
-                           R"({"named": [{"name": "f", "arguments": {}}], "words": [{}]})",
-                           R"({"named": 1, "words": 2})", R"({"answer": 3})"}) {
+  for (const char* form :
+       {R"({"forms": 5})", R"({"forms": []})", R"({"forms": [{}]})",
+        R"({"forms": [{"name": "f", "strict": true, "parameters": [{}]}]})",
+        R"({"named": [], "words": []})", R"({"named": [{}]})",
+        R"({"named": [{"name": "f", "arguments": {}}], "words": [{}]})",
+        R"({"named": 1, "words": 2})", R"({"answer": 3})", R"({"channels": true, "named": []})",
+        R"({"channels": true, "named": [{"name": "f"}]})"}) {
     json::Value calls = json::parse(form, "test");
     for (const char* open : {"<a>", ""}) {
       calls.set("open", open);

@@ -516,6 +516,17 @@ TEST(ThoughtBudget, AFormBeginsBehindTheThought) {
   EXPECT_TRUE(cursor.is_over());
 }
 
+// Calls of channels say the header of their message themselves; the control is the form above.
+TEST(ThoughtBudget, ChannelsGoOnWithAHeader) {
+  const auto rules = rules_of(
+      R"({"thought": {"parser": "gpt_oss", "begun": false}, "calls": {"channels": true}})");
+  ThoughtCursor cursor(rules, true, tokenizer().vocab_size());
+  for (const int32_t token :
+       tokens_of("<|channel|>analysis<|message|>Hm.<|end|><|start|>assistant"))
+    cursor.advance(token);
+  EXPECT_TRUE(cursor.is_over());
+}
+
 // Marks that are several tokens, of which one could go on behind the mark.
 TEST(ThoughtBudget, NoTokenCrossesIntoAForm) {
   auto marks = std::make_shared<ThoughtMarks>(

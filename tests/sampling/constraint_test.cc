@@ -641,6 +641,49 @@ TEST(Constraint, CallsByName) {
   }
 }
 
+// What gpt_oss writes behind "<|start|>assistant".
+TEST(Constraint, CallsInChannels) {
+  const grammar::NamedCall calls[] = {
+      {"f", json::parse(R"({"type": "object", "properties": {"days": {"type": "integer"}},
+                            "required": ["days"], "additionalProperties": false})",
+                        "test")},
+      {"g", json::parse(R"({"type": "object"})", "test")}};
+  const auto call = [](const std::string& name, const std::string& type,
+                       const std::string& arguments) {
+    return "<|channel|>commentary to=functions." + name + type + "<|message|>" + arguments;
+  };
+  const std::string json = " <|constrain|>json", next = "<|start|>assistant";
+  const std::string good = call("f", json, R"({"days": 3})"),
+                    bad = call("f", json, R"({"days": "x"})"),
+                    turned = R"( to=functions.f<|channel|>commentary json<|message|>{"days": 3})",
+                    words = "<|channel|>commentary<|message|>I look <|up|> a <| b.<|end|>" + next;
+  for (const bool once : {false, true}) {
+    Constraint constraint(grammar::channel_calls_language(calls, once, {}), tokens());
+    for (const std::string& text :
+         {good, good + "<|call|>", turned, call("g", "", R"({"x": [1]})"), words + good,
+          words + words + turned, std::string("<|channel|>final<|message|>"),
+          std::string("<|channel|>final<|message|>a <| b <|call|x"),
+          words + "<|channel|>final<|message|>So."})
+      EXPECT_TRUE(matches(constraint, text)) << text;
+    for (const std::string& text :
+         {bad, bad + "<|call|>", call("h", json, "{}"), good + "x", good + "<|end|>", words + bad,
+          std::string("<|channel|>commentary to=f<|message|>{}"), std::string("text"),
+          std::string("<|channel|>final<|message|>a<|start|>"),
+          "<|channel|>final<|message|>a<|end|>" + next + good,
+          std::string("<|channel|>analysis<|message|>a<|end|>") + next + good})
+      EXPECT_FALSE(matches(constraint, text)) << text;
+    EXPECT_EQ(matches(constraint, good + "<|call|>" + next + turned), !once);
+    EXPECT_FALSE(matches(constraint, good + "<|call|>" + next + bad));
+    Constraint beside(
+        grammar::channel_calls_language(calls, once, json::parse(R"({"const": 1})", "test")),
+        tokens());
+    for (const std::string& text : {good, std::string("<|channel|>final<|message|>1"),
+                                    std::string("<|channel|>final <|constrain|>json<|message|>1")})
+      EXPECT_TRUE(matches(beside, text)) << text;
+    EXPECT_FALSE(matches(beside, "<|channel|>final<|message|>2"));
+  }
+}
+
 // Twenty parameters that may be left out: each is read once.
 TEST(Constraint, ManyKeywordsThatNobodyNeeds) {
   grammar::CallForm form{.name = "f", .parameters = {}};

@@ -286,12 +286,14 @@ class Agents(unittest.TestCase):
             special = Served(INVAR, command=command)
             mark = special.post("/tokenize", prompt="<tool_call>", add_special_tokens=False)["tokens"]
             self.assertEqual(len(mark), 1)
-        for name in ("hermes", "llama3_json", "qwen3_coder", "pythonic", "mistral", "deepseek_v3", "a special token"):
-            served = special if name == "a special token" else Served(INVAR, "--tool-call-parser", name, "--max-model-len", "2048")
+        for name in ("hermes", "llama3_json", "qwen3_coder", "pythonic", "mistral", "deepseek_v3", "gpt_oss", "a special token"):
+            thoughts = ("--reasoning-parser", "gpt_oss") if name == "gpt_oss" else ()
+            budget = {"thinking_token_budget": 4} if thoughts else {}
+            served = special if name == "a special token" else Served(INVAR, "--tool-call-parser", name, *thoughts, "--max-model-len", "2048")
             kinds = set()
             for seed in range(40):
                 told = served.post(CHAT, messages=HI, tools=[tool()], response_format=form, seed=seed, max_tokens=300, temperature=2,
-                                   parallel_tool_calls=False)["choices"][0]
+                                   parallel_tool_calls=False, **budget)["choices"][0]
                 calls = told["message"].get("tool_calls")
                 kinds.add(bool(calls))
                 if calls:
@@ -308,7 +310,7 @@ class Agents(unittest.TestCase):
             kinds = set()
             for seed in range(40):
                 told = served.post(CHAT, messages=HI, tools=[tool()], response_format={"type": "json_object"}, seed=seed, max_tokens=250,
-                                   temperature=2)["choices"][0]["message"]
+                                   temperature=2, **budget)["choices"][0]["message"]
                 kinds.add(bool(told.get("tool_calls")))
                 self.assertTrue(told.get("tool_calls") or told["content"].startswith("{"), (name, told))
                 if len(kinds) == 2:
@@ -318,6 +320,11 @@ class Agents(unittest.TestCase):
                 status, _, answer = served.ask("POST", CHAT, dict(messages=HI, tools=[tool(properties={"mode": {"type": ["string", "null"], "pattern": "a"}})]))
                 self.assertEqual((status, answer["error"]["param"]), (400, "tools"))
                 self.assertIn("pattern", answer["error"]["message"])
+            if name == "gpt_oss":  # words that are gone on with have no header
+                held = dict(messages=[*HI, {"role": "assistant", "content": "So"}], tools=[tool()], continue_final_message=True, max_tokens=4)
+                status, _, answer = served.ask("POST", CHAT, held)
+                self.assertEqual((status, answer["error"]["param"]), (400, "tools"))
+                self.assertIn("continue_final_message", answer["error"]["message"])
             self.assertEqual(served.stop(), 0)
 
     def test_an_item_of_a_response_ends_before_the_next_begins(self):

@@ -1,4 +1,8 @@
 // Texts with calls of tools in them.
+#include <algorithm>
+#include <map>
+#include <optional>
+
 #include "base/error.h"
 #include "base/function_ref.h"
 #include "sampling/grammar/json_text.h"
@@ -32,22 +36,19 @@ struct MarkEnd {
 // Text in which marks may stand; what is behind one follows it wherever the text has it. A rule for
 // each number of bytes of a mark that the text ends with. Each ends with the next one, so that none
 // lies within another however long the text is. The marks have one first byte, which stands in each
-// once, and different second ones. `may_end`: the text need not have a mark.
+// once, and none begins another. `may_end`: the text need not have a mark.
 class MarkedText {
  public:
   MarkedText(Language& language, std::span<const MarkEnd> ends, bool may_end)
       : language_(language), first_(ends[0].mark.substr(0, 1)), may_end_(may_end) {
     text_ = language.rule(language.add_rule("text"));
     begun_ = language.rule(language.add_rule("mark"));
-    std::string seconds;
-    std::vector<Expr> ways = {mark_again()};
+    std::vector<const MarkEnd*> all;
     for (const MarkEnd& end : ends) {
       check(end.mark);
-      seconds += end.mark.substr(1, 1);
-      ways.push_back(read(end, 1));
+      all.push_back(&end);
     }
-    ways.push_back(language.sequence({other_than(language, seconds + first_), text_}));
-    define(begun_, ways);
+    define(begun_, ways_behind(all, 1));
     const Expr mark = language.sequence({language.text(first_), begun_});
     language.define(language.node(text_).at,
                     language.sequence({language.repeat(other_than(language, first_), 0, kEndless),
@@ -56,21 +57,36 @@ class MarkedText {
   Expr text() const { return text_; }
 
  private:
+  using Marks = std::vector<const MarkEnd*>;
+
   static void check(const std::string& mark) {
     if (mark.size() < 2 || mark.find(mark[0], 1) != mark.npos)
       fail_usage("expected a mark of calls whose first byte stands in it once, found {}",
                  json::quoted(mark));
   }
-  // The mark's bytes from `at` on, all before having been read.
-  Expr read(const MarkEnd& end, size_t at) {
-    const Expr byte = language_.text(end.mark.substr(at, 1));
-    if (at + 1 == end.mark.size()) return language_.sequence({byte, end.behind(text_)});
-    const Expr next = language_.rule(language_.add_rule(end.mark.substr(0, at + 1)));
-    define(next,
-           {mark_again(),
-            language_.sequence({other_than(language_, end.mark.substr(at + 1, 1) + first_), text_}),
-            read(end, at + 1)});
-    return language_.sequence({byte, next});
+  // The ways to go on behind the first `at` bytes of the marks, which they share.
+  std::vector<Expr> ways_behind(const Marks& marks, size_t at) {
+    std::map<char, Marks> by_next;
+    for (const MarkEnd* end : marks) by_next[end->mark[at]].push_back(end);
+    std::string read = first_;
+    std::vector<Expr> ways = {mark_again()};
+    for (const auto& [byte, some] : by_next) {
+      read += byte;
+      ways.push_back(language_.sequence({language_.text({&byte, 1}), behind(some, at + 1)}));
+    }
+    ways.push_back(language_.sequence({other_than(language_, read), text_}));
+    return ways;
+  }
+  Expr behind(const Marks& marks, size_t at) {
+    const auto ends = [&](const MarkEnd* end) { return end->mark.size() == at; };
+    const std::string& mark = marks[0]->mark;
+    if (marks.size() == 1 && ends(marks[0])) return marks[0]->behind(text_);
+    if (std::ranges::any_of(marks, ends))
+      fail_usage("expected marks of calls of which none begins another, found {}",
+                 json::quoted(mark));
+    const Expr next = language_.rule(language_.add_rule(mark.substr(0, at)));
+    define(next, ways_behind(marks, at));
+    return next;
   }
   Expr mark_again() { return language_.sequence({language_.text(first_), begun_}); }
   void define(Expr rule, std::vector<Expr> ways) {
@@ -166,6 +182,29 @@ Expr pythonic_calls(Language& language, std::span<const CallForm> calls, bool on
   return language.sequence({language.text("["), one, more, language.text("]")});
 }
 
+// The text of a message of gpt_oss's channels, without what ends one; `another`: behind its end.
+Expr channel_text(Language& language, std::optional<Expr> another) {
+  const auto next = [&](Expr) { return another.value_or(language.nothing()); };
+  const auto none = [&](Expr) { return language.nothing(); };
+  const MarkEnd ends[] = {{"<|end|>", next},
+                          {"<|call|>", none},
+                          {"<|return|>", none},
+                          {"<|start|>", none},
+                          {"<|channel|>", none}};
+  return MarkedText(language, ends, true).text();
+}
+
+// A message that calls a tool: it is named before the channel or behind it.
+Expr channel_call(Language& language, const NamedCall& call) {
+  const std::string recipient = " to=functions." + call.name, channel = "<|channel|>commentary";
+  const Expr type =
+      language.choice({language.empty(), language.text(" json"),
+                       language.text(" <|constrain|>json"), language.text("<|constrain|>json")});
+  return language.sequence(
+      {language.choice({language.text(channel + recipient), language.text(recipient + channel)}),
+       type, language.text("<|message|>"), add_json_schema(language, call.arguments, kAnyLayout)});
+}
+
 // Calls and nothing else, or JSON of the answer's schema; or without one text with calls in it.
 Language calls_language(const CallMarks& marks, bool once, const json::Value& answer,
                         const std::string& unwrapped, FunctionRef<Expr(Language&)> call_in) {
@@ -226,6 +265,35 @@ Language named_calls_language(std::span<const NamedCall> calls, std::span<const 
     const Expr next = language.sequence({language.optional(language.text("\n")), one});
     return language.sequence({one, language.repeat(next, 0, once ? 0 : kEndless)});
   });
+}
+
+// A message for the user ends the answer; one beside the calls goes before another.
+Language channel_calls_language(std::span<const NamedCall> calls, bool once,
+                                const json::Value& answer) {
+  Language language;
+  const Expr message = language.rule(language.add_rule("message"));
+  const Expr another = language.sequence({language.text("<|start|>assistant"), message});
+  std::vector<Expr> options;
+  for (const NamedCall& call : calls) options.push_back(channel_call(language, call));
+  const Expr behind =
+      language.sequence({language.text("<|call|>"),
+                         once ? language.empty() : language.choice({language.empty(), another})});
+  std::vector<Expr> messages = {
+      language.sequence({language.choice(options), language.choice({language.empty(), behind})})};
+  const std::string final = "<|channel|>final";
+  if (answer.is_null()) {
+    messages.push_back(language.sequence(
+        {language.text("<|channel|>commentary<|message|>"), channel_text(language, another)}));
+    messages.push_back(
+        language.sequence({language.text(final + "<|message|>"), channel_text(language, {})}));
+  } else {
+    messages.push_back(language.sequence(
+        {language.text(final), language.optional(language.text(" <|constrain|>json")),
+         language.text("<|message|>"), add_json_schema(language, answer, kCompact)}));
+  }
+  language.define(language.node(message).at, language.choice(messages));
+  language.finish(message);
+  return language;
 }
 
 // A text does not begin with a bracket, as calls do.

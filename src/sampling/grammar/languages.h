@@ -79,6 +79,10 @@ struct CallWords {
 // The same of such calls, each in one of the ways; between marks with an end there may be several.
 Language named_calls_language(std::span<const NamedCall> calls, std::span<const CallWords> ways,
                               const CallMarks& marks, bool once, const json::Value& answer);
+// Messages as gpt_oss writes them behind "<|start|>assistant": for the user, or JSON of `answer`,
+// and calls of functions, which have the channel "commentary".
+Language channel_calls_language(std::span<const NamedCall> calls, bool once,
+                                const json::Value& answer);
 // [NAME(KEY=JSON, ...), ...] as the whole answer, or text that begins otherwise, or JSON of
 // `answer`.
 Language pythonic_calls_language(std::span<const CallForm> calls, bool once,
