@@ -58,7 +58,7 @@ class Normalizer {
     if (!traits_.repeats_roles) join_turns();
     if (traits_.shows_calls) split_words();
     if (traits_.shows_calls && traits_.single_calls) split_calls();
-    if (!traits_.user_after_tool) join_results();
+    part_users();
     if (traits_.shows_calls) shape_calls();
     if (traits_.parts_alone) make_parts();
     made_.changes = changes_.take();
@@ -290,12 +290,18 @@ class Normalizer {
     all.insert(all.end(), results.begin(), results.end());
   }
 
-  // A user's words behind a result, of a template that wants an answer between them.
-  void join_results() {
+  // A user's words behind a result, or behind a call without one, of a template that wants an
+  // answer between them.
+  void part_users() {
     Array all;
     for (Value& message : made_.messages) {
-      const Value* words = message.find("content");
-      if (!all.empty() && is_role(message, "user") && is_role(last_of(all), "tool")) {
+      const bool is_user = !all.empty() && is_role(message, "user");
+      if (is_user && traits_.answer_to_call && last_of(all).find("tool_calls")) {
+        all.push_back(Object{{"role", "assistant"}, {"content", traits_.answer_to_call}});
+        changes_.note("an empty answer stands behind a call that has no result");
+      }
+      if (is_user && !traits_.user_after_tool && is_role(last_of(all), "tool")) {
+        const Value* words = message.find("content");
         std::string text = last_of(all).find("content")->as_string();
         add_words(text, words->is_string() ? words->as_string() : joined_parts(words->as_array()));
         last_of(all).set("content", text);

@@ -159,6 +159,7 @@ class Prober {
     traits.user_after_tool =
         shows({user(), caller, found, user(kMoreWords)}, {kResult, kMoreWords}, true) ||
         !shows({user(), caller, found, answer, user(kMoreWords)}, {kResult, kMoreWords}, true);
+    traits.answer_to_call = answer_to(caller);
     // Whether a system message may stand between a result and what follows it.
     const auto takes_system = [&](const Value& next, std::string_view words) {
       return !shows({user(), caller, found, next}, {kResult, words}, true) ||
@@ -172,6 +173,15 @@ class Prober {
   }
 
  private:
+  // As few words as the template takes between a call and a user.
+  const char* answer_to(const Value& caller) const {
+    if (shows({user(), caller, user(kMoreWords)}, {kMoreWords}, true)) return nullptr;
+    for (const char* words : {"", " "})
+      if (shows({user(), caller, said("assistant", words), user(kMoreWords)}, {kMoreWords}, true))
+        return words;
+    return nullptr;
+  }
+
   // The first in which the template shows a call.
   std::optional<Shape> shape_of_calls() const {
     for (const char* id : {kBriefId, kNamedId})

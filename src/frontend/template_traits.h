@@ -28,6 +28,8 @@ struct TemplateTraits {
   bool repeats_roles = true;       // two messages of one role may stand in a row
   bool user_after_tool = true;     // a user may speak before the assistant has answered a result
   bool starts_with_answer = true;  // the assistant may speak before a user
+  // The words of the answer that must stand between a call without a result and a user; null: none.
+  const char* answer_to_call = nullptr;
   System system = System::anywhere;
   bool lone_system = true;  // a system message may stand where no user says anything
 

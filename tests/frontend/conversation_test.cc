@@ -158,6 +158,9 @@ TEST(Conversation, AMessageWithCallsHasTheContentThatTheTemplateLooksFor) {
             "<user>Hi<assistant>First<assistant>[get_time {\"a\":1}]<tool>12:00");
 }
 
+const std::string kNoResult = R"([{"role": "user", "content": "Hi"}, {"role": "assistant",
+    "content": "", "tool_calls": [{"id": "abcdefghi", "type": "function", "function": {"name": "f",
+    "arguments": "{}"}}]}, {"role": "user", "content": "Go on"}])";
 const std::string kTwoCalls = R"([{"role": "user", "content": "Hi"}, {"role": "assistant",
   "content": null, "tool_calls": [
     {"id": "call_1", "type": "function", "function": {"name": "f", "arguments": "{\"a\": 1}"}},
@@ -191,6 +194,21 @@ TEST(Conversation, WhatAUserSaysBehindAResultStandsInItWhereTheTemplateRefusesIt
   EXPECT_EQ(chat_prompt(messages, kBriefIds),
             "<user>Hi<assistant>[abcdefghi get_time {}]<tool>12:00\n\nGo on(abcdefghi)");
   EXPECT_EQ(chat_prompt(messages, kJson), "<user>Hi<assistant>[get_time {}]<tool>12:00<user>Go on");
+}
+
+TEST(Conversation, AnEmptyAnswerStandsBehindACallWithoutAResultWhereTheTemplateWantsOne) {
+  EXPECT_EQ(chat_prompt(kNoResult, kBriefIds),
+            "<user>Hi<assistant>[abcdefghi f {}]<assistant><user>Go on");
+  // Where an answer must say something, it is a space.
+  const std::string wordy = std::string(
+                                "{% for m in messages %}{% if m.role == 'assistant' and "
+                                "not m.content and not m.tool_calls %}"
+                                "{{ raise_exception('words') }}{% endif %}{% endfor %}") +
+                            kBriefIds;
+  EXPECT_EQ(chat_prompt(kNoResult, wordy.c_str()),
+            "<user>Hi<assistant>[abcdefghi f {}]<assistant> <user>Go on");
+  // The control: a template that takes the user there.
+  EXPECT_EQ(chat_prompt(kNoResult, kJson), "<user>Hi<assistant>[f {}]<user>Go on");
 }
 
 TEST(Conversation, SystemAndDeveloperMessagesAreOneInFront) {
@@ -249,7 +267,7 @@ TEST(Conversation, NormalizingAgainChangesNothing) {
                              kSystemFirst, kAlternating, kBriefIds, kDescribed, kAnnouncing}) {
     const ChatTemplate chat = ChatTemplate::from_texts({.chat_template_jinja = source}, "a model");
     for (const std::string& messages :
-         {kTwoCalls, called("null", "a long id of a call", R"("Words")"),
+         {kTwoCalls, kNoResult, called("null", "a long id of a call", R"("Words")"),
           std::string(R"([{"role": "developer"}, {"role": "user", "content": [
             {"type": "text", "text": "b"}]}, {"role": "user", "content": null}])")}) {
       const NormalConversation once = chat.normal(
