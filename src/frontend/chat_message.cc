@@ -156,11 +156,13 @@ class Reader {
     changes_.note("parts of a content are joined by line breaks");
   }
 
-  // A part may be a text itself, and one that is null is empty.
+  // A part may be a text itself, one that is null is empty, and responses name them otherwise.
   static void read_part(Value& part) {
     if (part.is_string()) part = Object{{"type", "text"}, {"text", part}};
-    Value* text = part.is_object() ? member_of(part, "text") : nullptr;
+    if (!part.is_object()) return;
+    Value *text = member_of(part, "text"), *type = member_of(part, "type");
     if (text && text->is_null()) *text = "";
+    if (type && (*type == Value("input_text") || *type == Value("output_text"))) *type = "text";
   }
 
   // Reads the assistant's thought, by the names that templates read.

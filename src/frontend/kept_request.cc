@@ -54,6 +54,7 @@ json::Value kept_body(const json::Value& body, const Request& request) {
     else
       kept.set(key, value);
   }
+  if (request.goes_on) kept.set("continue_final_message", true);  // messages said so
   return kept;
 }
 

@@ -1,6 +1,8 @@
 // The form of an answer: tools and what their calls are held to, schemas, patterns, grammars.
 #include "frontend/openai_form.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 
 #include "base/error.h"
@@ -147,19 +149,15 @@ void FormReader::read_tool_choice(Request& request) {
   const std::string word = choice && choice->is_string() ? choice->as_string() : "auto";
   if (!tools || !tools->is_array() || tools->as_array().empty() || word == "none") {
     if (choice && !(choice->is_string() && (word == "none" || word == "auto")))
-      fail_usage("tool_choice {} needs \"tools\", found none", json::excerpt(*choice));
+      throw FieldError("tool_choice", fmt::format("tool_choice {} needs \"tools\", found none",
+                                                  json::excerpt(*choice)));
     return;
   }
   list_of(*tools, "tools", kMaxTools);
   grammar_of_call(*tools, "");  // refuses what is no tool
   request.tool_list = *tools;
   if (choice && choice->is_object()) {
-    const json::Value* function = choice->find("function");
-    const json::Value* name = function ? function->find("name") : choice->find("name");
-    if (!name) fail_usage("expected the name of a tool in {}", json::excerpt(*choice));
-    request.tool = text_of(*name, "the name of a tool");
-    request.tools = ToolFormat::arguments;
-    grammar_ = grammar_of_call(*tools, request.tool);
+    within("tool_choice", [&] { read_named_tool(*choice, request); });
   } else if (word == "required") {
     request.tools = ToolFormat::object;
     grammar_ = grammar_of_call(*tools, "");
@@ -167,9 +165,20 @@ void FormReader::read_tool_choice(Request& request) {
     request.tools = context_.tool_format;
     check_format(request, *tools);
   } else {
-    fail_usage("expected tool_choice none, auto, required or a function, found {}",
-               json::excerpt(*choice));
+    throw FieldError(
+        "tool_choice",
+        fmt::format("expected tool_choice none, auto, required or a function, found {}",
+                    json::excerpt(*choice)));
   }
+}
+
+void FormReader::read_named_tool(const json::Value& choice, Request& request) {
+  const json::Value* function = choice.find("function");
+  const json::Value* name = function ? function->find("name") : choice.find("name");
+  if (!name) fail_usage("expected the name of a tool in {}", json::excerpt(choice));
+  request.tool = text_of(*name, "the name of a tool");
+  request.tools = ToolFormat::arguments;
+  grammar_ = grammar_of_call(request.tool_list, request.tool);
 }
 
 void FormReader::check_format(Request& request, const json::Value& tools) const {

@@ -26,6 +26,7 @@ class FormReader {
   // more than one where the format can have several. `answer`: null, or the schema of an answer
   // without calls.
   void hold_calls(Request& request, const json::Value& answer = {});
+  void read_named_tool(const json::Value& choice, Request& request);
   // Strict tools and one call alone are held to grammars, of the formats that have one.
   void check_format(Request& request, const json::Value& tools) const;
 

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "base/ends.h"
 #include "base/error.h"
 #include "base/json_values.h"
 #include "frontend/anthropic.h"
@@ -15,6 +16,7 @@
 #include "frontend/openai_sampling.h"
 #include "frontend/request_limits.h"
 #include "frontend/responses.h"
+#include "frontend/tool_choice.h"
 
 namespace invar::openai {
 
@@ -106,7 +108,21 @@ class Reader {
     request.thought_format = context_.thought_format;
     request.seal = context_.seal;
     request.thoughts = read_thought_settings(fields_, context_.thought_format, context_.chat);
-    request.goes_on = fields_.read_flag("continue_final_message", false);
+    request.goes_on = fields_.read_flag("continue_final_message", begins_answer());
+  }
+
+  // Whether the last message is the beginning of the answer, as Mistral and DeepSeek ("prefix") and
+  // Qwen and Kimi ("partial") have it.
+  bool begins_answer() const {
+    const json::Value* messages = fields_.find("messages");
+    if (!messages || !messages->is_array() || messages->as_array().empty()) return false;
+    const json::Value& last = last_of(messages->as_array());
+    const auto is_said = [&](const char* name) {
+      const json::Value* found = last.find(name);
+      return found && *found == json::Value(true);
+    };
+    const json::Value* role = last.find("role");
+    return role && *role == json::Value("assistant") && (is_said("prefix") || is_said("partial"));
   }
 
   // Fields of the body that no one here knows. Throws UsageError unless they are to be ignored.
@@ -334,6 +350,8 @@ Request parse_request(const json::Value& body, Endpoint endpoint, const Context&
     return read_ollama(body, endpoint, context);
   if (endpoint == Endpoint::llama_completion || endpoint == Endpoint::llama_infill)
     return read_llama(body, endpoint, context);
+  if (endpoint == Endpoint::chat && body.is_object())
+    if (const auto plain = with_plain_choice(body)) return Reader(*plain, context).read(endpoint);
   return Reader(body, context).read(endpoint);
 }
 

@@ -5,6 +5,7 @@
 #include "frontend/foreign_fields.h"
 #include "frontend/response_input.h"
 #include "frontend/responses.h"
+#include "frontend/tool_choice.h"
 
 namespace invar::openai {
 
@@ -109,45 +110,16 @@ void check_truncation(const json::Value& value) {
     fail_usage("expected truncation auto or disabled, found {}", json::excerpt(value));
 }
 
-// The tools that {"type": "allowed_tools", "mode": ..., "tools": [...]} names.
-json::Value allowed_tools(const json::Value& tools, const json::Value& choice) {
-  const json::Value* named = choice.find("tools");
-  if (!named || !named->is_array())
-    fail_usage("expected tools as a list in {}", json::excerpt(choice));
-  json::Array allowed;
-  for (const json::Value& tool : tools.as_array())
-    if (std::ranges::any_of(named->as_array(), [&](const json::Value& one) {
-          const std::string name = text_member(one, "name");
-          return !name.empty() && name == text_member(*tool.find("function"), "name");
-        }))
-      allowed.push_back(tool);
-  return allowed;
-}
-
 // A tool that a service would run.
 bool is_of_service(const json::Value& tool) {
   const std::string type = text_member(tool, "type");
   return !type.empty() && type != "function" && type != "custom" && type != "namespace";
 }
 
-// As a chat completion has it: "auto" and its like, or a function.
-json::Value choice_of(const json::Value& given, json::Value& chat) {
-  const std::string type = text_member(given, "type");
-  json::Value choice = given;
-  if (type == "custom") choice.set("type", "function");
-  if (type != "allowed_tools") return choice;
-  const std::string mode = text_member(given, "mode");
-  if (mode != "auto" && mode != "required")
-    fail_usage("expected a mode auto or required in {}", json::excerpt(given));
-  if (const json::Value* tools = chat.find("tools"))
-    chat.set("tools", allowed_tools(*tools, given));
-  return mode;
-}
-
 // `sent`: the tools as they were sent, or null. A choice of tools that were all left out is none.
 void set_choice(const json::Value& given, const json::Value* sent, json::Value& chat,
                 RequestWarnings& warnings) {
-  json::Value choice = choice_of(given, chat);
+  json::Value choice = plain_choice(given, chat);
   const bool lost_some =
       sent && sent->is_array() && std::ranges::any_of(sent->as_array(), is_of_service);
   const json::Value* tools = chat.find("tools");

@@ -322,6 +322,57 @@ TEST(Requests, OtherServersWords) {
   }
 }
 
+TEST(Requests, AChoiceOfToolsHasManyForms) {
+  const std::string tools = R"("messages": [{"role": "user", "content": "Hi"}], "tools": [{"type":
+    "function", "function": {"name": "f"}}, {"type": "function", "function": {"name": "g"}}],
+    "tool_choice": )";
+  const auto read = [&](const std::string& choice) {
+    return request_of("{" + tools + choice + "}", Endpoint::chat, kAnnouncing);
+  };
+  for (const char* choice :
+       {R"("required")", R"("any")", R"({"type": "any"})", R"({"type": "required"})"})
+    EXPECT_EQ(read(choice).tools, ToolFormat::object) << choice;
+  for (const char* choice : {R"("auto")", R"({"type": "auto"})", R"({"type": "none"})", "null"})
+    EXPECT_EQ(read(choice).tools, ToolFormat::none) << choice;  // the template names no format
+  EXPECT_EQ(std::get<std::string>(read(R"({"type": "none"})").prompts.at(0)), "<user>Hi");
+  for (const char* choice :
+       {R"({"type": "function", "function": {"name": "f"}})", R"({"type": "tool", "name": "f"})"})
+    EXPECT_EQ(read(choice).tool, "f") << choice;
+  for (const char* choice :
+       {R"({"type": "allowed_tools", "allowed_tools": {"mode": "required", "tools": [
+              {"type": "function", "function": {"name": "g"}}]}})",
+        R"({"type": "allowed_tools", "mode": "required", "tools": [
+              {"type": "function", "name": "g"}]})"}) {
+    const Request request = read(choice);
+    EXPECT_EQ(request.tools, ToolFormat::object);
+    EXPECT_EQ(request.tool_list.as_array().size(), 1U) << choice;
+  }
+  for (const char* choice : {R"("some")", R"({"type": "some"})", R"({"type": "allowed_tools"})",
+                             R"({"type": "tool", "name": "h"})"}) {
+    try {
+      read(choice);
+      ADD_FAILURE() << choice;
+    } catch (const FieldError& error) {
+      EXPECT_EQ(error.field(), "tool_choice") << choice;
+    }
+  }
+}
+
+TEST(Conversation, AnAnswerMayBeBegunByTheMessageItself) {
+  const auto prompt = [&](const std::string& more) {
+    return chat_prompt(R"([{"role": "user", "content": "Hi"}, {"role": "assistant",
+      "content": "So")" + more +
+                           "}]",
+                       kConcat);
+  };
+  const std::string begun = "<user>Hi<assistant>So";
+  EXPECT_EQ(prompt(R"(, "prefix": true)"), begun);
+  EXPECT_EQ(prompt(R"(, "partial": true)"), begun);
+  // The control: it is a turn of its own.
+  EXPECT_EQ(prompt(""), begun + "<assistant>");
+  EXPECT_EQ(prompt(R"(, "prefix": false)"), begun + "<assistant>");
+}
+
 TEST(Conversation, PartsMayBeTextsAndMayBeNull) {
   for (const char* content : {R"(["a", "b"])", R"(["a", {"type": "text", "text": "b"}])"})
     EXPECT_EQ(
@@ -330,6 +381,10 @@ TEST(Conversation, PartsMayBeTextsAndMayBeNull) {
   EXPECT_EQ(chat_prompt(R"([{"role": "user", "content": [{"type": "text", "text": null}, "b"]}])",
                         kConcat),
             "<user>\nb<assistant>");
+  EXPECT_EQ(chat_prompt(R"([{"role": "user", "content": [{"type": "input_text", "text": "a"},
+                {"type": "output_text", "text": "b"}]}])",
+                        kConcat),
+            "<user>a\nb<assistant>");
   EXPECT_EQ(response_prompt(R"("input": [{"role": "user", "content": ["a", "b"]}])", kPlain),
             "<user>a\nb<assistant>");
 }

@@ -249,6 +249,23 @@ class Thoughts(unittest.TestCase):
             self.assertEqual(run.returncode, 2, run.stderr)
             self.assertIn(named, run.stderr.strip().split("\n")[-1])
 
+    def test_an_answer_that_was_begun_is_the_same_after_a_restart(self):
+        begun = [*HI, {"role": "assistant", "content": "So", "prefix": True}]
+        flags = ("--journal", str(self.root / "begun"), "--reasoning-parser", "qwen3")
+        served = self.serve(*flags)
+        body = dict(messages=begun, max_tokens=60, structured_outputs={"choice": ["<think>a</think>b"]})
+        told = {}
+        for path in (CHAT, MESSAGES):
+            whole = served.post(path, **body)
+            told[f"{path}/{whole['id']}"] = whole.get("choices") or whole["content"]
+        self.assertIn("<think>a</think>b", json.dumps([*told.values()]), "it goes on with words, so it has no thought")
+        self.assertEqual(served.stop(), 0)
+        served = self.serve(*flags)
+        for path, said in told.items():
+            again = served.ask("GET", path)[2]
+            self.assertEqual(again.get("choices") or again["content"], said)
+        self.assertEqual(served.stop(), 0)
+
     def test_without_a_parser_the_text_has_everything(self):
         plain = self.serve("--reasoning-parser", "none")
         try:
