@@ -125,6 +125,8 @@ class Journal {
   std::optional<Conversation> find_conversation(const std::string& id) const;
   // The response's own input (Said::input); nothing where that was not stored.
   std::optional<std::string> find_input(const std::string& id) const;
+  // The output (Said); nothing where that was not stored, or is not yet.
+  std::optional<std::string> find_output(const std::string& id) const;
   // The bytes to read for a line, or a conversation; 0: there is none.
   int64_t bytes_of_line(const std::string& id) const;
   int64_t bytes_of_key(const std::string& owner, const std::string& idempotency_key) const;

@@ -34,6 +34,13 @@ std::optional<std::string> Journal::find_input(const std::string& id) const {
   return row.bind(id).step() ? std::optional<std::string>(row.bytes(0)) : std::nullopt;
 }
 
+std::optional<std::string> Journal::find_output(const std::string& id) const {
+  const std::lock_guard lock(connections_->reading);
+  Statement row(connections_->reader, "SELECT output FROM said WHERE id = ?");
+  const bool is_there = row.bind(id).step() && !row.is_null(0);
+  return is_there ? std::optional<std::string>(row.bytes(0)) : std::nullopt;
+}
+
 int64_t Journal::bytes_of_line(const std::string& id) const {
   const std::lock_guard lock(connections_->reading);
   Statement row(connections_->reader, "SELECT bytes FROM line WHERE id = ?");

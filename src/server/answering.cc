@@ -49,7 +49,7 @@ void Server::admit(std::shared_ptr<Exchange> exchange, std::shared_ptr<HeldSlots
     return go_on(exchange, *known, std::nullopt, 0, lease);
   const HttpRequest& request = exchange->request;
   const std::string owner = options_.keys.owner(request);
-  const json::Value body = parse_body(request.body);
+  const json::Value body = with_named_items(owner, request.path, parse_body(request.body));
   const auto before = earlier_items(owner, request.path, body);
   const auto admitted =
       std::make_shared<Admitted>(admission_.admit(request, owner, body, before, slots));

@@ -325,6 +325,10 @@ class Server {
   // there is none that ended well.
   std::optional<std::string> earlier_items(const std::string& owner, const std::string& path,
                                            const json::Value& body) const;
+  // The body of a response with the items in place that it names by their ids. Throws ApiError.
+  json::Value with_named_items(const std::string& owner, const std::string& path,
+                               json::Value body) const;
+  json::Array output_of(const std::string& owner, const std::string& id) const;
   // The items that a later response can go on from, if one may.
   std::optional<Said> said_by(const Admitted& admitted, const json::Value& body) const;
   void keep_output(const AnswerStream& stream);

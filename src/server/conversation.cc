@@ -1,5 +1,7 @@
 // Responses that go on from earlier ones (previous_response_id): the journal keeps what each of
 // them said, and which one it goes on from.
+#include <algorithm>
+
 #include "api.h"
 #include "base/error.h"
 #include "frontend/kept_request.h"
@@ -30,6 +32,25 @@ void check_size(int64_t bytes) {
                                "false keeps none",
                                kMaxConversationBytes, bytes),
                    "", "input"};
+}
+
+bool is_named(const json::Value& item) {
+  const json::Value* type = item.find("type");
+  return type && *type == json::Value("item_reference");
+}
+
+std::string id_in(const json::Value& item) {
+  const json::Value* id = item.find("id");
+  if (!id || !id->is_string())
+    throw ApiError{400, fmt::format("expected the id of an item in {}", json::excerpt(item)), "",
+                   "input"};
+  return id->as_string();
+}
+
+// The id of the response that said an item: msg_X, rs_X_0 and fc_X_0 are resp_X's.
+std::string response_of(const std::string& item) {
+  const size_t begin = std::min(item.find('_'), item.size());
+  return "resp" + item.substr(begin, item.find('_', begin + 1) - begin);
 }
 
 }  // namespace
@@ -66,6 +87,50 @@ std::optional<std::string> Server::earlier_items(const std::string& owner, const
                  fmt::format("the response {} {}", json::quoted(*id),
                              has_ended ? "was not answered to its end" : "is still being answered"),
                  "previous_response_incomplete", kField};
+}
+
+json::Array Server::output_of(const std::string& owner, const std::string& id) const {
+  const std::optional<JournalLine> line = journal_->find(id);
+  if (!line || line->entry.endpoint != "/v1/responses" || !belongs_to(owner, line->entry))
+    return {};
+  auto output = journal_->find_output(id);
+  if (!output) {
+    journal_->wait();  // it may just have come
+    output = journal_->find_output(id);
+  }
+  return output ? json::parse(*output, "the journal").as_array() : json::Array();
+}
+
+json::Value Server::with_named_items(const std::string& owner, const std::string& path,
+                                     json::Value body) const {
+  const json::Value* input = path == "/v1/responses" ? body.find("input") : nullptr;
+  if (!input || !input->is_array() || std::ranges::none_of(input->as_array(), is_named))
+    return body;
+  if (!journal_)
+    throw ApiError{400,
+                   "an item_reference needs a server with a journal (--journal); a client that "
+                   "says \"store\": false sends the items themselves",
+                   "unsupported_parameter", "input"};
+  json::Array items, said;
+  std::string from;  // the response that said them
+  for (const json::Value& item : input->as_array()) {
+    if (!is_named(item)) {
+      items.push_back(item);
+      continue;
+    }
+    const std::string id = id_in(item);
+    if (response_of(id) != from) said = output_of(owner, from = response_of(id));
+    const auto found = std::ranges::find_if(said, [&](const json::Value& one) {
+      const json::Value* name = one.find("id");
+      return name && *name == json::Value(id);
+    });
+    if (found == said.end())
+      throw ApiError{400, fmt::format("there is no item {}", json::quoted(id)), "item_not_found",
+                     "input"};
+    items.push_back(*found);
+  }
+  body.set("input", std::move(items));
+  return body;
 }
 
 std::optional<Said> Server::said_by(const Admitted& admitted, const json::Value& body) const {

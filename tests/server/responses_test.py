@@ -73,6 +73,32 @@ class Background(unittest.TestCase):
         self.assertIn("--journal", answer["error"]["message"])
         self.assertEqual(alone.stop(), 0)
 
+    def test_items_are_named_by_their_ids(self):
+        """As Vercel's AI SDK sends what it was answered."""
+        call = '<tool_call>\n{"name": "f", "arguments": {"a": 1}}\n</tool_call>'
+        tools = [{"type": "function", "name": "f", "parameters": {"type": "object", "properties": {"a": {"type": "integer"}}}}]
+        served = Served(INVAR, *self.journal, "--tool-call-parser", "hermes", "--max-model-len", "2048")
+        first = served.post(PATH, input="Hi", tools=tools, max_output_tokens=200, structured_outputs={"choice": ["Well.\n" + call]})
+        self.assertEqual([item["type"] for item in first["output"]], ["message", "function_call"])
+        hi, result = {"role": "user", "content": "Hi"}, {"type": "function_call_output", "call_id": first["output"][1]["call_id"], "output": "ok"}
+        names = [{"type": "item_reference", "id": item["id"]} for item in first["output"]]
+        asked = dict(tools=tools, max_output_tokens=8, seed=3)
+        named = served.post(PATH, input=[hi, *names, result], **asked)
+        sent = served.post(PATH, input=[hi, *first["output"], result], **asked)
+        self.assertEqual((named["output"][0]["content"], named["usage"]["input_tokens"]), (sent["output"][0]["content"], sent["usage"]["input_tokens"]))
+        without = served.post(PATH, input=[hi, result], **asked)
+        self.assertNotEqual(without["usage"]["input_tokens"], sent["usage"]["input_tokens"], "the control: without them")
+        _, _, kept = served.ask("GET", f"{PATH}/{named['id']}/input_items")
+        self.assertEqual([item.get("type") for item in kept["data"]], [None, "message", "function_call", "function_call_output"])
+        for name in ({"id": "msg_0"}, {"id": names[0]["id"] + "_7"}, {}, {"id": 3}):
+            status, _, answer = served.ask("POST", PATH, dict(input=[hi, {"type": "item_reference", **name}]))
+            self.assertEqual((status, answer["error"]["param"]), (400, "input"), answer)
+        self.assertEqual(served.stop(), 0)
+        alone = Served(INVAR)
+        status, _, answer = alone.ask("POST", PATH, dict(input=[hi, *names, result]))
+        self.assertEqual((status, "--journal" in answer["error"]["message"]), (400, True), answer)
+        self.assertEqual(alone.stop(), 0)
+
     def test_one_that_is_cancelled_ends(self):
         served = Endless(INVAR, *self.journal)
         self.addCleanup(served.stop)
