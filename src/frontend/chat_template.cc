@@ -5,6 +5,7 @@
 #include "base/ends.h"
 #include "base/error.h"
 #include "base/input_file.h"
+#include "frontend/chat_message.h"
 
 namespace invar {
 
@@ -45,6 +46,12 @@ void mark_end(json::Value& message) {
     fail_usage("continue_final_message needs a last message whose content is text, found {}",
                json::excerpt(message));
   *text = text->as_string() + std::string(kEndOfMessage);
+}
+
+// Whether the answer that is to go on was left out: some templates take none without words.
+bool is_left_out(const json::Value& messages, const json::Array& shown) {
+  return is_role(last_of(messages.as_array()), "assistant") &&
+         (shown.empty() || !is_role(last_of(shown), "assistant"));
 }
 
 // `text` up to the mark, trimmed there where the template trims.
@@ -197,7 +204,13 @@ std::string ChatTemplate::render(const Conversation& conversation, NormalConvers
   };
   for (const auto& [name, value] : conversation.variables)
     set(name, jinja::Value::from_json(value));
-  if (conversation.continue_final_message) mark_end(last_of(normal.messages));
+  if (conversation.continue_final_message) {
+    if (is_left_out(conversation.messages, normal.messages))
+      fail_usage(
+          "expected words in the last message, with which the answer goes on, since the template "
+          "takes no answer without them, found none");
+    mark_end(last_of(normal.messages));
+  }
   set("messages", jinja::Value::from_json(std::move(normal.messages)));
   const bool is_list = normal.tools.is_null() && chosen.traits.lists_no_tools;
   set("tools", is_list ? jinja::Value::list({}) : jinja::Value::from_json(normal.tools));

@@ -121,8 +121,9 @@ class Reader {
       const json::Value* found = last.find(name);
       return found && *found == json::Value(true);
     };
-    const json::Value* role = last.find("role");
-    return role && *role == json::Value("assistant") && (is_said("prefix") || is_said("partial"));
+    const json::Value *role = last.find("role"), *content = last.find("content");
+    return role && *role == json::Value("assistant") && content && !content->is_null() &&
+           *content != json::Value("") && (is_said("prefix") || is_said("partial"));
   }
 
   // Fields of the body that no one here knows. Throws UsageError unless they are to be ignored.

@@ -368,9 +368,35 @@ TEST(Conversation, AnAnswerMayBeBegunByTheMessageItself) {
   const std::string begun = "<user>Hi<assistant>So";
   EXPECT_EQ(prompt(R"(, "prefix": true)"), begun);
   EXPECT_EQ(prompt(R"(, "partial": true)"), begun);
+  // One without words begins nothing.
+  EXPECT_EQ(chat_prompt(R"([{"role": "user", "content": "Hi"}, {"role": "assistant",
+      "content": "", "prefix": true}])",
+                        kConcat),
+            "<user>Hi<assistant><assistant>");
   // The control: it is a turn of its own.
   EXPECT_EQ(prompt(""), begun + "<assistant>");
   EXPECT_EQ(prompt(R"(, "prefix": false)"), begun + "<assistant>");
+}
+
+// A user's words are not gone on with where the answer behind them was left out.
+TEST(Conversation, AnAnswerThatIsLeftOutDoesNotGoOn) {
+  const std::string words = std::string(
+                                "{% for m in messages %}{% if m.role == 'assistant' and "
+                                "not m.content %}{{ raise_exception('words') }}"
+                                "{% endif %}{% endfor %}") +
+                            kConcat;
+  const auto go_on = [](const std::string& messages, const char* source) {
+    return chat_prompt("[" + messages + "]", source, R"(, "continue_final_message": true)");
+  };
+  const std::string hi = R"({"role": "user", "content": "Hi"})",
+                    none = R"({"role": "assistant", "content": ""})";
+  for (const std::string& messages : {none, hi + ", " + none})
+    EXPECT_THROW(go_on(messages, words.c_str()), UsageError) << messages;
+  // The controls: a template that takes it, an answer with words, and a user who goes on.
+  EXPECT_EQ(go_on(hi + ", " + none, kConcat), "<user>Hi<assistant>");
+  EXPECT_EQ(go_on(hi + R"(, {"role": "assistant", "content": "So"})", words.c_str()),
+            "<user>Hi<assistant>So");
+  EXPECT_EQ(go_on(hi, words.c_str()), "<user>Hi");
 }
 
 TEST(Conversation, PartsMayBeTextsAndMayBeNull) {

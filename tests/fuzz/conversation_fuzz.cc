@@ -141,6 +141,7 @@ Value message(Choices& choices) {
   add(choices, made, "tool_calls", [&] { return list(choices, call); });
   add(choices, made, "tool_call_id", [&] { return Value(choices.word(kNames)); });
   add(choices, made, "reasoning_content", [&] { return Value(text(choices)); });
+  if (choices.below(8) == 7) made.emplace_back("prefix", true);
   return made;
 }
 
@@ -209,9 +210,15 @@ Value tool(Choices& choices) {
 }
 
 Value choice(Choices& choices) {
-  static constexpr std::string_view kWords[] = {"auto", "none", "required", "any", "tool"};
+  static constexpr std::string_view kWords[] = {"auto", "none",     "required",     "any",
+                                                "tool", "function", "allowed_tools"};
   if (choices.below(2) == 0) return choices.word(kWords);
-  return Object{{"type", choices.word(kWords)}, {"name", choices.word(kNames)}};
+  Object made = {{"type", choices.word(kWords)}, {"name", choices.word(kNames)}};
+  if (choices.below(2) == 0) return made;
+  add(choices, made, "mode", [&] { return Value(choices.word(kWords)); });
+  add(choices, made, "tools", [&] { return list(choices, tool); });
+  return choices.below(2) ? Value(made)
+                          : Value(Object{{"type", "allowed_tools"}, {"allowed_tools", made}});
 }
 
 Value body(Choices& choices, openai::Endpoint endpoint) {
@@ -278,7 +285,13 @@ constexpr const char* kTemplates[] = {
     "{{ raise_exception('turns') }}{% endif %}{% if m.tool_calls %}{% if m.tool_calls | length > 1 "
     "or m.tool_calls[0].id | length != 9 %}{{ raise_exception('calls') }}{% endif %}"
     "{{ m.tool_calls[0].function | tojson }}{% elif m.content is none %}"
-    "{{ raise_exception('words') }}{% else %}{{ m.content | trim }}{% endif %}{% endfor %}"};
+    "{{ raise_exception('words') }}{% else %}{{ m.content | trim }}{% endif %}{% endfor %}",
+    // Turns aside from calls, and an answer has words.
+    "{% set ns = namespace(i=0) %}{% for m in messages %}{% if m.role == 'user' or "
+    "(m.role == 'assistant' and not m.tool_calls) %}{% if (m.role == 'user') != (ns.i % 2 == 0) or "
+    "not m.content %}{{ raise_exception('turns') }}{% endif %}{% set ns.i = ns.i + 1 %}{% endif %}"
+    "{{ m.content }}{% for c in m.tool_calls or [] %}{{ c.function.name ~ "
+    "(c.function.arguments | tojson) }}{% endfor %}{% endfor %}"};
 
 // No text of a body has one of these words.
 void check_words(std::string_view prompt) {
@@ -302,8 +315,9 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
                                              openai::Endpoint::responses};
   const openai::Endpoint endpoint = kEndpoints[choices.below(std::size(kEndpoints))];
   const ChatTemplate& chat = kChats[choices.below(kChats.size())];
-  constexpr ToolFormat kFormats[] = {ToolFormat::tagged, ToolFormat::bare, ToolFormat::qwen3_coder,
-                                     ToolFormat::pythonic, ToolFormat::mistral};
+  constexpr ToolFormat kFormats[] = {
+      ToolFormat::tagged,  ToolFormat::bare,        ToolFormat::qwen3_coder, ToolFormat::pythonic,
+      ToolFormat::mistral, ToolFormat::deepseek_v3, ToolFormat::gpt_oss};
   const Value earlier = list(choices, item);
   check_turns(earlier.as_array(), choices.below(4));
   ConstraintCompiler constraints(kTokenizer);
