@@ -13,7 +13,6 @@ namespace {
 
 constexpr ForeignField kRefused[] = {
     {"conversation", "", "ask for \"previous_response_id\""},
-    {"max_tool_calls", ""},
     {"n", "1", "a response is one answer"},
     {"prompt", "", "give \"input\""},
     {"top_logprobs", "0", "a response has none: ask /v1/chat/completions"},
@@ -132,11 +131,12 @@ void set_choice(const json::Value& given, const json::Value* sent, json::Value& 
 }
 
 // Translates a field that a chat completion names otherwise or does not have. False: it has the
-// same.
+// same. Calls that max_tool_calls counts are those of tools that a service runs, and none are.
 bool translate(const std::string& key, const json::Value& value, json::Value& chat,
                RequestWarnings& warnings) {
   if (key == "input" || key == "instructions" || key == "previous_response_id" ||
-      key == "include" || key == "background" || find_field(kRefused, key))
+      key == "include" || key == "background" || key == "max_tool_calls" ||
+      find_field(kRefused, key))
     return true;
   if (key == "store") {
     if (!value.is_bool())

@@ -2,6 +2,7 @@
 
 #include <malloc.h>
 
+#include <algorithm>
 #include <ctime>
 
 #include "base/ends.h"
@@ -136,6 +137,16 @@ const Door* Server::find_door(const ServerOptions& options, const HttpRequest& r
   return route ? &route->door : nullptr;
 }
 
+// With the path that is meant where a client's base URL lacks /v1, or has it twice.
+std::string Server::nothing_at(const std::string& path) {
+  const auto is_there = [](const std::string& other) {
+    return std::ranges::any_of(routes(), [&](const Route& route) { return route.matches(other); });
+  };
+  const std::string sentence = "there is nothing at " + json::quoted(path);
+  const std::string other = path.starts_with("/v1/v1/") ? path.substr(3) : "/v1" + path;
+  return is_there(other) ? sentence + "; perhaps " + json::quoted(other) + " is meant" : sentence;
+}
+
 const Server::Route* Server::find_route(const ServerOptions& options, const HttpRequest& request,
                                         HttpReply& otherwise) {
   check_page(options, request);
@@ -152,8 +163,7 @@ const Server::Route* Server::find_route(const ServerOptions& options, const Http
       options.keys.check(route.key, request);
       return &route;
     }
-  if (allowed.empty())
-    throw ApiError{404, fmt::format("there is nothing at {}", json::quoted(request.path))};
+  if (allowed.empty()) throw ApiError{404, nothing_at(request.path)};
   if (request.method == "OPTIONS" && request.header("access-control-request-method")) {
     otherwise = {.status = 204,
                  .headers = {{"Access-Control-Allow-Methods", allowed},

@@ -69,6 +69,7 @@ class Server {
   // ApiError.
   static const Route* find_route(const ServerOptions& options, const HttpRequest& request,
                                  HttpReply& otherwise);
+  static std::string nothing_at(const std::string& path);
   // Bytes of the largest body that a route takes.
   size_t most_body(const Route& route) const;
   // Throws ApiError for a body that is larger.

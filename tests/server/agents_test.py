@@ -267,6 +267,7 @@ class Agents(unittest.TestCase):
         for more in (dict(text={"verbosity": "high"}), dict(reasoning={"effort": "high"})):
             status, headers, _ = self.served.ask("POST", RESPONSES, dict(input="Hi", max_output_tokens=2, **more))
             self.assertEqual((status, headers["X-Invar-Warning"] is not None), (200, True))
+        self.served.post(RESPONSES, input="Hi", max_output_tokens=2, max_tool_calls=3)
         self.assertEqual(self.served.ask("POST", RESPONSES, dict(input="Hi", background=True))[0], 400)
 
     def test_strict_calls_of_every_format_of_text_beside_the_form_of_an_answer(self):

@@ -806,6 +806,10 @@ class BadInput(ServerTest):
     def test_paths_and_methods(self):
         for path in ("/page", "/page/../api.cc", "/docs/", "/v1", "/v1/../../etc/passwd", "/%2e%2e/x", "/v1/models/", "/v1/responses/../x"):
             self.refused(404, "nothing at", path=path, method="GET")
+        for path, meant in (("/chat/completions", CHAT), ("/v1/v1/messages", "/v1/messages")):  # of a base URL that lacks /v1, or has it twice
+            self.refused(404, f'nothing at "{path}"; perhaps "{meant}" is meant', path=path)
+        for path in ("/", "/chat", "/v1/v1/nothing"):
+            self.assertNotIn("perhaps", str(self.served.ask("POST", path, {})[2]))
         self.refused(404, 'the model "../x" does not exist', path="/v1/models/../x", method="GET")
         self.refused(405, "expected POST", path=COMPLETIONS, method="GET")
         self.assertEqual(self.served.ask("DELETE", "/health")[1]["Allow"], "GET")
