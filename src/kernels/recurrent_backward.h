@@ -52,7 +52,8 @@ struct RecurrentGatesBackwardParams {
   RecurrentGatesParams forward;  // with decays and factors as they were made
   const float* d_decays;         // [T][H * channels]
   const float* d_factors;        // [T][H]
-  float* da;                     // [T][H * channels]
+  float* d_rates;  // [T][H]: with channels, what A_log's gradient is the sum of; or null
+  float* da;       // [T][H * channels]; may be d_decays
   int64_t da_stride;
   float* dz;  // [T][H]; null for state_space
   int64_t dz_stride;
@@ -71,7 +72,7 @@ struct RecurrentKeysBackwardParams {
 };
 
 // The backward of a RecurrenceParams: sequences are whole, and the forward's results are made once
-// more of its inputs. Not of kind channel_delta. Shares are key heads of sequences.
+// more of its inputs. Shares are key heads of sequences.
 struct RecurrenceBackwardParams {
   Recurrence kind;
   int32_t key_heads, heads, key_size, value_size;
@@ -90,7 +91,7 @@ struct RecurrenceBackwardParams {
   float* dk;           // [T][K * R]
   float* dv;           // [T][H * V]
   int64_t d_stride;    // of all three
-  float* d_decays;     // [T][H]
+  float* d_decays;     // [T][H * channels]
   float* d_factors;    // [T][H]
   float* d_skips;      // [T][H], of each row; null without skips
   std::byte* scratch;  // TrainingKernels::recurrence_scratch bytes for each share

@@ -174,9 +174,8 @@ void BackwardPass::forward_again(const Batch& batch, int layer, float* before) {
   forward(model_, one, kv_, *io_.forward_workspace, solo_group(), io);
 }
 
-// y = x * w, every row and output.
 void BackwardPass::matmul(const char* name, const Activation& x, const Matrix& w, float* y,
-                          bool accumulate) {
+                          bool accumulate, int64_t y_stride) {
   run(name, model_.kernels.matmul,
       MatmulParams{.x = x,
                    .w = w,
@@ -185,14 +184,15 @@ void BackwardPass::matmul(const char* name, const Activation& x, const Matrix& w
                    .bias = nullptr,
                    .accumulate = accumulate,
                    .y = y,
-                   .y_stride = w.n});
+                   .y_stride = y_stride ? y_stride : w.n});
 }
 
-Activation BackwardPass::round(const float* x, int64_t width, const DeviceArray<bf16_t>& memory) {
+Activation BackwardPass::round(const float* x, int64_t width, const DeviceArray<bf16_t>& memory,
+                               int64_t x_stride) {
   const Activation out = activation(memory, width);
   run("round", kernels_.round,
       RoundParams{.x = x,
-                  .x_stride = width,
+                  .x_stride = x_stride ? x_stride : width,
                   .rows_of = nullptr,
                   .rows = rows_,
                   .width = width,

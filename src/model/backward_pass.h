@@ -31,10 +31,12 @@ class BackwardPass {
     return {memory.data(), DType::bf16, activation_stride(width)};
   }
 
-  // y = x * w, every row and output.
+  // y = x * w, every row and output; rows of y stand side by side unless a stride is named.
   void matmul(const char* name, const Activation& x, const Matrix& w, float* y,
-              bool accumulate = false);
-  Activation round(const float* x, int64_t width, const DeviceArray<bf16_t>& memory);
+              bool accumulate = false, int64_t y_stride = 0);
+  // The same of rows of x.
+  Activation round(const float* x, int64_t width, const DeviceArray<bf16_t>& memory,
+                   int64_t x_stride = 0);
   // The inputs of a product as the packed side of its weight gradient: all rows, or so many.
   // Nothing where the model's weights are frozen.
   void pack_inputs(const Activation& x, int64_t width, int64_t rows = -1);

@@ -8,8 +8,15 @@ StateWidths StateWidths::of(const LayerSpec& layer, int64_t hidden) {
   if (layer.find<ShortConvSpec>()) return {.inputs = 3 * hidden, .mixed = hidden};
   const auto of_heads = [](int64_t keys, int64_t heads, int64_t key_size, int64_t value_size) {
     const int64_t values = heads * value_size, mixed = 2 * keys * key_size + values;
-    return StateWidths{mixed + values, mixed, values, heads, key_size, value_size};
+    return StateWidths{mixed + values, mixed,      values, heads,
+                       key_size,       value_size, heads,  2 * heads};
   };
+  if (const auto* c = layer.find<ChannelDeltaSpec>()) {
+    StateWidths widths = of_heads(c->heads, c->heads, c->size, c->size);
+    widths.decays = widths.values;
+    widths.gates = 2 * int64_t{c->size} + c->heads;
+    return widths;
+  }
   if (const auto* r = layer.find<RecurrentSpec>())
     return of_heads(r->key_heads, r->heads, r->key_size, r->value_size);
   if (const auto* s = layer.find<StateSpaceSpec>())
@@ -22,7 +29,8 @@ StateWidths StateWidths::widest(const DecoderSpec& spec) {
   for (const LayerSpec& layer : spec.layer_specs) {
     const StateWidths one = of(layer, spec.hidden);
     for (const auto width : {&StateWidths::inputs, &StateWidths::mixed, &StateWidths::values,
-                             &StateWidths::heads, &StateWidths::key_size, &StateWidths::value_size})
+                             &StateWidths::heads, &StateWidths::key_size, &StateWidths::value_size,
+                             &StateWidths::decays, &StateWidths::gates})
       most.*width = std::max(most.*width, one.*width);
   }
   return most;
@@ -83,10 +91,11 @@ void BackwardWorkspace::place_states(const Decoder& decoder, const StateWidths& 
   if (widest.heads == 0) return;
   for (DeviceArray<float>* of_values : {&recurred, &head_normed, &head_inputs})
     array(*of_values, widest.values);
-  for (DeviceArray<float>* of_heads : {&head_rs, &decays, &factors, &skips})
+  for (DeviceArray<float>* of_heads : {&head_rs, &factors, &rates, &skips})
     array(*of_heads, widest.heads);
-  array(gates, 2 * widest.heads);
-  array(narrow, activation_stride(2 * widest.heads));
+  array(decays, widest.decays);
+  array(gates, widest.gates);
+  array(narrow, activation_stride(widest.gates));
 }
 
 void BackwardWorkspace::place_experts(const Decoder& decoder) {

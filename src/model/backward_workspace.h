@@ -12,6 +12,7 @@ struct StateWidths {
   int64_t inputs = 0, mixed = 0;  // of the input product, behind the short convolution
   int64_t values = 0, heads = 0;  // of heads with states
   int64_t key_size = 0, value_size = 0;
+  int64_t decays = 0, gates = 0;  // of heads or channels; what the second product leaves
 
   static StateWidths of(const LayerSpec& layer, int64_t hidden);
   static StateWidths widest(const DecoderSpec& spec);
@@ -48,18 +49,19 @@ struct BackwardWorkspace {
   DeviceArray<bf16_t> leaf_outputs;   // [T][D or 2F]
   DeviceArray<bf16_t> leaf_inputs;    // [T][D or F]
   // Layers with a state use these.
-  DeviceArray<float> mixed;         // [T][what a short convolution leaves]
-  DeviceArray<float> sums;          // [T][the same], of its sums
-  DeviceArray<float> inputs;        // [T][what the layer's input product leaves]
-  DeviceArray<float> recurred;      // [T][H * V]
-  DeviceArray<float> head_normed;   // [T][H * V], of the gated norm's norm
-  DeviceArray<float> head_inputs;   // [T][H * V], its inputs
-  DeviceArray<float> head_rs;       // [T][H]
-  DeviceArray<float> decays;        // [T][H]
-  DeviceArray<float> factors;       // [T][H]
-  DeviceArray<float> skips;         // [T][H]
-  DeviceArray<float> gates;         // [T][2H], of the product that decays are made of
-  DeviceArray<bf16_t> narrow;       // [T][2H], rounded
+  DeviceArray<float> mixed;        // [T][what a short convolution leaves]
+  DeviceArray<float> sums;         // [T][the same], of its sums
+  DeviceArray<float> inputs;       // [T][what the layer's input product leaves]
+  DeviceArray<float> recurred;     // [T][H * V]
+  DeviceArray<float> head_normed;  // [T][H * V], of the gated norm's norm
+  DeviceArray<float> head_inputs;  // [T][H * V], its inputs
+  DeviceArray<float> head_rs;      // [T][H]
+  DeviceArray<float> decays;       // [T][H], or of channels [T][H * R]
+  DeviceArray<float> factors;      // [T][H]
+  DeviceArray<float> rates;        // [T][H]
+  DeviceArray<float> skips;        // [T][H]
+  DeviceArray<float> gates;    // [T][2H], or [T][2R + H], of the product that decays are made of
+  DeviceArray<bf16_t> narrow;  // the same, rounded
   DeviceArray<float> output_gates;  // [T][H * E], of attention
   DeviceArray<std::byte> scratch;   // of attention, for each of the team
   int64_t scratch_stride;

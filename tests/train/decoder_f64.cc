@@ -263,6 +263,12 @@ class Model {
       heads.norm_eps = r->norm_eps > 0 ? r->norm_eps : spec_.norm_eps;
       return heads;
     }
+    if (const ChannelDeltaSpec* c = one.find<ChannelDeltaSpec>()) {
+      heads.is_delta = heads.has_channels = true;
+      heads.key_heads = heads.heads = heads.norm_groups = c->heads;
+      heads.key_size = heads.value_size = c->size, heads.norm_eps = spec_.norm_eps;
+      return heads;
+    }
     const StateSpaceSpec& s = *one.find<StateSpaceSpec>();
     heads.key_heads = s.groups, heads.heads = s.heads, heads.norm_groups = s.norm_groups;
     heads.key_size = s.state_size, heads.value_size = s.head_size;
@@ -285,9 +291,15 @@ class Model {
     RowsOfHeads rows{.queries = mixed(recurrent_q, conv_q, conv_q_bias, keys),
                      .keys = mixed(recurrent_k, conv_k, conv_k_bias, keys),
                      .values = mixed(recurrent_v, conv_v, conv_v_bias, values),
-                     .decays = product(x, recurrent_decay, layer, of.heads),
+                     .decays = {},
                      .factors = {},
-                     .gates = product(x, recurrent_gate, layer, values)};
+                     .gates = {}};
+    // Of channels by way of few numbers.
+    const auto widened = [&](TensorRole down, TensorRole up, int64_t width) {
+      return product(of.has_channels ? product(x, down, layer, of.key_size) : x, up, layer, width);
+    };
+    rows.decays = widened(decay_down, recurrent_decay, of.has_channels ? keys : of.heads);
+    rows.gates = widened(gate_down, recurrent_gate, values);
     if (of.is_delta) rows.factors = product(x, recurrent_factor, layer, of.heads);
     return product(run_heads_f64(of, std::move(rows)), recurrent_o, layer, spec_.hidden);
   }

@@ -135,6 +135,12 @@ inline std::vector<TinyModel> tiny_models_with_states() {
                         .conv_bias = true,
                         .least_step = 0.01f};
   mamba.layer_specs[0].put(states);
+  DecoderSpec channels = lfm2;
+  channels.family = "kimi_linear";
+  channels.qk_norm = false;
+  channels.norm_eps = 0.01f;
+  for (LayerSpec& layer : channels.layer_specs)
+    layer.put(ChannelDeltaSpec{.heads = 4, .size = 24, .taps = 4});
   DecoderSpec alone = mamba;
   states.norm_groups = 1, states.conv_bias = false;
   alone.family = "nemotron_h";
@@ -146,6 +152,7 @@ inline std::vector<TinyModel> tiny_models_with_states() {
   return {{"lfm2", lfm2},
           {"gated_delta", delta},
           {"doubled_delta", doubled},
+          {"channel_delta", channels},
           {"state_space", mamba},
           {"state_space_alone", alone}};
 }

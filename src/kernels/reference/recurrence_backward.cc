@@ -2,8 +2,7 @@
 // the table, so that every set has its own; what stands between them is the same on all.
 #include <algorithm>
 
-#include "base/check.h"
-#include "kernels/reference/recurrence_chunk.h"
+#include "kernels/reference/recurrence_channels.h"
 #include "kernels/reference/reference.h"
 
 namespace invar::reference {
@@ -11,9 +10,9 @@ namespace invar::reference {
 namespace {
 
 // One value head of one sequence.
-class HeadOfSequence : private RecurrenceChunk {
+class HeadOfSequence : private ChannelGradients {
  public:
-  using RecurrenceChunk::RecurrenceChunk;
+  using ChannelGradients::ChannelGradients;
 
   void run() {
     const int64_t chunks = (end_ - begin_ + kSlots - 1) / kSlots;
@@ -58,8 +57,7 @@ class HeadOfSequence : private RecurrenceChunk {
     turn(m_.rounded, m_.turned);
     dots(m_.turned, kSlots, rows_, columns_of(m_.d_out, value_stride_), v_, kSlots, m_.d_value);
     if (!has_next_) return;
-    decay_rows(
-        m_.k, [&](int i) { return until_boundary(i); }, m_.written_k);
+    decay_rows(m_.k, m_.until, m_.written_k);
     dots(m_.written_k, key_stride_, rows_, state_by_values(m_.d_state), v_, r_, m_.of_state);
     for (int64_t i = 0; i < rows_ * v_; ++i) m_.d_value[i] = m_.d_value[i] + m_.of_state[i];
   }
@@ -104,45 +102,51 @@ class HeadOfSequence : private RecurrenceChunk {
     p_.d_skips[row(i) * p_.heads + head_] = dot64(d, v(i), v_);
   }
 
-  // y[i][d] = y[i][d] + factor(i) * part[i][d]
-  template <typename Factor>
-  void add_part(Factor factor, float* y) const {
+  void gradients_of_keys() const {
+    if (is_delta()) gradients_of_reading_weights();
+    if (has_channels())
+      gradients_in_channels();
+    else
+      gradients_in_chunk();
+    if (chunk_ > 0) gradients_at_state();
+    if (!has_next_) return;
+    dots(values(0), value_stride_, rows_, state_by_keys(m_.d_state), r_, v_, m_.written);
     for (int i = 0; i < rows_; ++i)
       for (int64_t d = 0; d < r_; ++d)
-        y[i * r_ + d] = y[i * r_ + d] + factor(i) * m_.part[i * r_ + d];
+        m_.written[i * r_ + d] = of_channel(m_.until, i, d) * m_.written[i * r_ + d];
   }
 
-  void gradients_of_keys() const {
+  void gradients_of_reading_weights() const {
+    dots(m_.d_rest, value_stride_, kSlots, rows_of(values(0), value_stride_), kSlots, v_,
+         m_.d_of_key);
+    for (int i = 0; i < kSlots * kSlots; ++i) m_.d_of_key[i] = -m_.d_of_key[i];
+  }
+
+  // Queries and keys read the chunk's keys.
+  void gradients_in_chunk() const {
     const auto keys = columns_of(m_.k, key_stride_);
     decay_weights(m_.d_of_query, 1, m_.rounded);
     dots(m_.rounded, kSlots, rows_, keys, r_, kSlots, m_.dq);
     turn(m_.rounded, m_.turned);
     dots(m_.turned, kSlots, rows_, columns_of(m_.q, key_stride_), r_, kSlots, m_.read);
-    if (chunk_ > 0) {
-      dots(m_.d_out, value_stride_, rows_, state_by_keys(state()), r_, v_, m_.part);
-      add_part([&](int i) { return factors_[i]; }, m_.dq);
-    }
-    if (is_delta()) gradients_of_reading_keys();
-    if (!has_next_) return;
-    dots(values(0), value_stride_, rows_, state_by_keys(m_.d_state), r_, v_, m_.written);
-    for (int i = 0; i < rows_; ++i)
-      for (int64_t d = 0; d < r_; ++d)
-        m_.written[i * r_ + d] = until_boundary(i) * m_.written[i * r_ + d];
+    if (!is_delta()) return;
+    decay_weights(m_.d_of_key, 0, m_.rounded_key);
+    dots(m_.rounded_key, kSlots, rows_, keys, r_, kSlots, m_.reader);
+    turn(m_.rounded_key, m_.turned);
+    dots(m_.turned, kSlots, rows_, keys, r_, kSlots, m_.part);
+    for (int64_t i = 0; i < rows_ * r_; ++i) m_.read[i] = m_.read[i] + m_.part[i];
   }
 
-  // A key reads the values and keys before it, and the state.
-  void gradients_of_reading_keys() const {
-    dots(m_.d_rest, value_stride_, kSlots, rows_of(values(0), value_stride_), kSlots, v_,
-         m_.d_of_key);
-    for (int i = 0; i < kSlots * kSlots; ++i) m_.d_of_key[i] = -m_.d_of_key[i];
-    decay_weights(m_.d_of_key, 0, m_.rounded_key);
-    dots(m_.rounded_key, kSlots, rows_, columns_of(m_.k, key_stride_), r_, kSlots, m_.reader);
-    turn(m_.rounded_key, m_.turned);
-    dots(m_.turned, kSlots, rows_, columns_of(m_.k, key_stride_), r_, kSlots, m_.part);
-    add_part([](int) { return 1.0f; }, m_.read);
-    if (chunk_ == 0) return;
-    dots(m_.d_rest, value_stride_, rows_, state_by_keys(state()), r_, v_, m_.part);
-    add_part([&](int i) { return -factors_[i]; }, m_.reader);
+  // They read the state.
+  void gradients_at_state() const {
+    const auto add = [&](const bf16_t* d, float sign, float* y) {
+      dots(d, value_stride_, rows_, state_by_keys(state()), r_, v_, m_.part);
+      for (int i = 0; i < rows_; ++i)
+        for (int64_t c = 0; c < r_; ++c)
+          y[i * r_ + c] = y[i * r_ + c] + sign * growth(i, c) * m_.part[i * r_ + c];
+    };
+    add(m_.d_out, 1.0f, m_.dq);
+    if (is_delta()) add(m_.d_rest, -1.0f, m_.reader);
   }
 
   // From the gradients of weights to those of the dots in them.
@@ -175,13 +179,14 @@ class HeadOfSequence : private RecurrenceChunk {
 
   // A decay counts in all sums from its row on, and in what is written to the state before it.
   void gradients_of_decays() const {
+    if (has_channels()) return gradients_of_channels(has_next_);
     float after = 0.0f, before = 0.0f, d[kSlots];
     for (int i = rows_; i-- > 0;) d[i] = after = gradient_of_sum(i) + after;
     if (has_next_) {
       float of_channels[kMostStateSize];
       for (int64_t c = 0; c < r_; ++c)
         of_channels[c] = dot64(state() + c * v_, m_.d_state + c * v_, v_);
-      before = factors_[kSlots - 1] * orders::sum64({of_channels, static_cast<size_t>(r_)});
+      before = m_.growth[kSlots - 1] * orders::sum64({of_channels, static_cast<size_t>(r_)});
     }
     for (int i = 0; i < rows_; ++i) {
       p_.d_decays[row(i) * p_.heads + head_] = has_next_ ? d[i] + before : d[i];
@@ -192,19 +197,19 @@ class HeadOfSequence : private RecurrenceChunk {
   void gradient_of_state() const {
     if (chunk_ == 0) return;
     float* d = m_.d_of_queries;
-    decay_rows(
-        m_.q, [&](int i) { return factors_[i]; }, m_.decayed_q);
+    decay_rows(m_.q, m_.growth, m_.decayed_q);
     turn_keys(m_.decayed_q);
     dots(m_.columns, kSlots, r_, columns_of(m_.d_out, value_stride_), v_, kSlots, d);
     if (is_delta()) {
-      decay_rows(
-          m_.k, [&](int i) { return factors_[i]; }, m_.decayed_k);
+      decay_rows(m_.k, m_.growth, m_.decayed_k);
       turn_keys(m_.decayed_k);
       dots(m_.columns, kSlots, r_, columns_of(m_.d_rest, value_stride_), v_, kSlots, m_.d_of_keys);
       for (int64_t i = 0; i < r_ * v_; ++i) d[i] = d[i] - m_.d_of_keys[i];
     }
-    for (int64_t i = 0; i < r_ * v_; ++i)
-      m_.d_state[i] = has_next_ ? __builtin_fmaf(factors_[kSlots - 1], m_.d_state[i], d[i]) : d[i];
+    for (int64_t c = 0; c < r_; ++c)
+      for (int64_t i = c * v_; i < (c + 1) * v_; ++i)
+        m_.d_state[i] =
+            has_next_ ? __builtin_fmaf(growth(kSlots - 1, c), m_.d_state[i], d[i]) : d[i];
   }
 
   // Value heads of a key head, ascending.
@@ -233,7 +238,6 @@ int64_t recurrence_backward_scratch(int64_t max_positions, int64_t key_size, int
 }
 
 void recurrence_backward(const RecurrenceBackwardParams& p, const Execution& on) {
-  CHECK(p.kind != Recurrence::channel_delta, "a backward of one decay a head");
   const RecurrenceMemory memory(p.scratch + on.share.index * p.scratch_stride, p.max_positions,
                                 p.key_size, p.value_size);
   const int per_key = p.heads / p.key_heads;

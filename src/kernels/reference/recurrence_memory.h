@@ -7,7 +7,7 @@
 
 namespace invar::reference {
 
-constexpr int kSlots = kChunkSlots;
+constexpr int kSlots = kChunkSlots, kStretches = kSlots / kStretchSlots;
 
 // One share's memory: hands out 64-byte aligned pieces, or only counts them.
 struct RecurrenceMemory {
@@ -30,7 +30,11 @@ struct RecurrenceMemory {
       take(*square, kSlots * kSlots);
     for (bf16_t** square : {&rounded, &rounded_key, &turned}) take(*square, kSlots * kSlots);
     for (float** rows : {&d_value, &d_rest_f32, &of_state}) take(*rows, kSlots * value_size);
-    for (float** rows : {&dq, &reader, &read, &written, &part}) take(*rows, kSlots * key_size);
+    for (float** rows : {&dq, &reader, &read, &written, &part, &sums, &growth, &until})
+      take(*rows, kSlots * key_size);
+    take(near, kSlots * kStretchSlots * key_size);
+    take(behind, (kStretches - 1) * kSlots * key_size);
+    take(to_end, kSlots * key_size);
     take(columns, std::max(r, v) * kSlots);
     take(packed, round_up(kMostStateSize, 16) * kMostStateSize);
   }
@@ -52,6 +56,11 @@ struct RecurrenceMemory {
   float *d_value = nullptr, *d_rest_f32 = nullptr, *of_state = nullptr;  // [slot][V]
   // [slot][R]: dq; dk of a key that reads others, is read, is written to the state; a term.
   float *dq = nullptr, *reader = nullptr, *read = nullptr, *written = nullptr, *part = nullptr;
+  float *sums = nullptr, *growth = nullptr, *until = nullptr;  // [slot][channels]: of decays
+  // With channels, exp of differences of sums: of a row and a slot of its stretch [row][slot][R],
+  // of a row and the last slot of an earlier stretch [stretch][row][R], of that and a slot of its
+  // own.
+  float *near = nullptr, *behind = nullptr, *to_end = nullptr;
   bf16_t* columns = nullptr;  // [R or V][64]
   bf16_t* packed = nullptr;
 };

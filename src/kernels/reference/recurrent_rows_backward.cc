@@ -132,6 +132,8 @@ void recurrent_gates_backward(const RecurrentGatesBackwardParams& p, const Execu
         if (f.doubles) d_factor = d_factor + d_factor;
         p.dz[t * p.dz_stride + h] = d_factor * gate_of(true, f.z[t * f.z_stride + h]).slope;
       }
+      if (const int64_t at = (t * f.heads + h) * f.channels; p.d_rates)
+        p.d_rates[t * f.heads + h] = dot64(p.d_decays + at, f.decays + at, f.channels);
       for (int64_t i = h * f.channels; i < (h + 1) * f.channels; ++i) {
         const float x = f.a[t * f.a_stride + i] + f.bias[i];
         float d = p.d_decays[t * f.heads * f.channels + i] * rate;

@@ -83,6 +83,7 @@ void read_sizes(ConfigReader& reader, DecoderSpec& spec) {
   const int ffn = read_size(reader, "intermediate_size", kMaxWidth, 9216);
   spec.set_layers({.parts = {attention, DenseFfnSpec{.width = ffn}}});
   read_linear_layers(reader, spec, attention);
+  if (!spec.first<AttentionSpec>()) spec.head_dim = spec.first<ChannelDeltaSpec>()->size;
   const std::string_view implied[] = {"num_key_value_heads", "head_dim", "qk_head_dim"};
   reader.ignore(implied);
 }
@@ -125,6 +126,18 @@ void read(ConfigReader& reader, DecoderSpec& spec) {
   reader.ignore(harmless);
 }
 
+void write_experts(const ExpertsSpec& experts, json::Value& config) {
+  const Routing& how = experts.routing;
+  config.set("num_experts", how.experts);
+  config.set("num_experts_per_token", how.chosen);
+  config.set("num_expert_group", how.groups);
+  config.set("topk_group", how.chosen_groups);
+  config.set("moe_renormalize", how.renormalised);
+  config.set("routed_scaling_factor", json::shortest(how.scale));
+  config.set("moe_intermediate_size", experts.width);
+  config.set("num_shared_experts", experts.shared_width / experts.width);
+}
+
 void write(const DecoderSpec& spec, json::Value& config) {
   json::Array types;
   int dense = 0;
@@ -146,17 +159,9 @@ void write(const DecoderSpec& spec, json::Value& config) {
     config.set("linear_head_dim", delta->size);
     config.set("linear_conv_kernel_dim", delta->taps);
   }
-  const ExpertsSpec& experts = experts_of(spec);
-  const Routing& how = experts.routing;
-  config.set("intermediate_size", dense > 0 ? spec.layer(0).ffn_width() : experts.width);
-  config.set("num_experts", how.experts);
-  config.set("num_experts_per_token", how.chosen);
-  config.set("num_expert_group", how.groups);
-  config.set("topk_group", how.chosen_groups);
-  config.set("moe_renormalize", how.renormalised);
-  config.set("routed_scaling_factor", json::shortest(how.scale));
-  config.set("moe_intermediate_size", experts.width);
-  config.set("num_shared_experts", experts.width ? experts.shared_width / experts.width : 1);
+  const ExpertsSpec* experts = spec.first<ExpertsSpec>();
+  config.set("intermediate_size", dense > 0 ? spec.layer(0).ffn_width() : experts->width);
+  if (experts) write_experts(*experts, config);
   config.set("first_k_dense_replace", dense);
 }
 
@@ -181,6 +186,7 @@ void shape(DecoderSpec& spec) {
     else
       layer.put(delta);
   }
+  if (!spec.first<AttentionSpec>()) spec.head_dim = delta.size;
 }
 
 // ---- Tensors

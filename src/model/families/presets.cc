@@ -114,9 +114,10 @@ DecoderSpec override_spec(DecoderSpec spec, const SpecOverrides& overrides) {
     }
   try {
     check_spec(spec, "the model asked for");
+    const AttentionSpec* attention = spec.first<AttentionSpec>();
     if (parse_model_config(config_json({spec, {}, {}}), {}, "").spec != spec)
       fail("the family {} cannot have a sliding window of {}", spec.family,
-           spec.first<AttentionSpec>()->window);
+           attention ? attention->window : 0);
   } catch (const Error& error) {
     throw UsageError(error.what());
   }

@@ -23,6 +23,7 @@ struct ChannelDeltaWeights : PartWeights {
 };
 
 struct ChannelDeltaActivations : PartActivations {
+  float* stream = nullptr;         // [T][D] the residual stream before it, or null
   Activation normed;               // [T][D]
   float* inputs = nullptr;         // [T][3 H R]
   float* narrow = nullptr;         // [T][2 R + H]
@@ -46,9 +47,6 @@ class ChannelDelta final : public PartWithState<ChannelDeltaWeights, ChannelDelt
                .taps = spec_.taps} {}
 
   StateShape state() const override { return heads_.state(); }
-  const char* refusal() const override {
-    return "each channel of its keys has a decay, whose gradient is not implemented";
-  }
 
  private:
   void visit(Weights& w, TensorVisitor& tensors) const override;
@@ -56,7 +54,16 @@ class ChannelDelta final : public PartWithState<ChannelDeltaWeights, ChannelDelt
   void place(ActivationMemory& memory, Activations& at) const override;
   void forward(const PartPass& p, const Weights& w, const Activations& at) const override;
 
+  void backward(BackwardPass& b, const Kept& kept) const override;
+
+  RecurrentHeads::Convolution convolution_of(const Weights& w, const Activations& at) const {
+    return {.x = at.inputs, .x_stride = w.inputs.n, .weight = w.conv};
+  }
+  RecurrentHeads::Gates gates_of(const Weights& w, const Activations& at) const;
+  GatedNormParams norm_of(int64_t rows, const Weights& w, const Activations& at) const;
   void widen(const PartPass& p, const Weights& w, const Activations& at) const;
+  void widen_backward(BackwardPass& b, const Kept& kept) const;
+  void inputs_backward(BackwardPass& b, const Kept& kept) const;
 
   const ChannelDeltaSpec spec_;
   const RecurrentHeads heads_;  // of this rank
@@ -92,6 +99,7 @@ void ChannelDelta::visit(Weights& w, TensorVisitor& tensors) const {
 }
 
 void ChannelDelta::place(ActivationMemory& memory, Activations& at) const {
+  at.stream = memory.stream(model_.hidden);
   at.normed = memory.activation(model_.hidden);
   at.inputs = memory.array<float>(heads_.mixed());
   at.narrow = memory.array<float>(2 * spec_.size + heads_.heads);
@@ -103,38 +111,44 @@ void ChannelDelta::place(ActivationMemory& memory, Activations& at) const {
   at.gated = memory.activation(heads_.values());
 }
 
+RecurrentHeads::Gates ChannelDelta::gates_of(const Weights& w, const Activations& at) const {
+  return {.a = at.decays,
+          .a_stride = heads_.values(),
+          .z = at.narrow + 2 * spec_.size,
+          .z_stride = w.narrow.n,
+          .log_rate = w.log_rate,
+          .bias = w.bias};
+}
+
+GatedNormParams ChannelDelta::norm_of(int64_t rows, const Weights& w, const Activations& at) const {
+  return {.x = at.heads.out,
+          .x_stride = heads_.values(),
+          .gate = at.gates,
+          .gate_stride = heads_.values(),
+          .weight = w.head_norm,
+          .own_weights = false,
+          .is_sigmoid = true,
+          .gate_first = false,
+          .eps = model_.norm_eps,
+          .rows = rows,
+          .groups = heads_.heads,
+          .width = spec_.size,
+          .out = at.gated};
+}
+
 // h = h + o(gated_norm(recurrence(conv(inputs(norm(h))), decays(norm(h))), gates(norm(h))))
 void ChannelDelta::forward(const PartPass& p, const Weights& w, const Activations& at) const {
   const RecurrentMemory memory = heads_.begin(p);
-  const int64_t width = heads_.values();
+  p.hooks.keep_hidden(at.stream);
   p.ops.norm(p.hidden, w.norm, at.normed);
   p.trace("attention_norm", at.normed, model_.hidden);
   p.ops.product("recurrent inputs", at.normed, w.inputs, nullptr, p.rows, at.inputs, w.inputs.n);
   widen(p, w, at);
-  heads_.convolve(p, at.heads, memory, {.x = at.inputs, .x_stride = w.inputs.n, .weight = w.conv});
-  heads_.gate(p, at.heads,
-              {.a = at.decays,
-               .a_stride = width,
-               .z = at.narrow + 2 * spec_.size,
-               .z_stride = w.narrow.n,
-               .log_rate = w.log_rate,
-               .bias = w.bias});
+  heads_.convolve(p, at.heads, memory, convolution_of(w, at));
+  heads_.gate(p, at.heads, gates_of(w, at));
   heads_.recur(p, at.heads, memory);
-  p.ops.run("gated norm", p.ops.kernels().gated_norm,
-            GatedNormParams{.x = at.heads.out,
-                            .x_stride = width,
-                            .gate = at.gates,
-                            .gate_stride = width,
-                            .weight = w.head_norm,
-                            .own_weights = false,
-                            .is_sigmoid = true,
-                            .gate_first = false,
-                            .eps = model_.norm_eps,
-                            .rows = p.rows,
-                            .groups = heads_.heads,
-                            .width = spec_.size,
-                            .out = at.gated});
-  p.trace("gated norm", at.gated, width);
+  p.ops.run("gated norm", p.ops.kernels().gated_norm, norm_of(p.rows, w, at));
+  p.trace("gated norm", at.gated, heads_.values());
   p.ops.add_product("o", at.gated, w.o, shard_.runs(channel_delta_output_split_k(spec_)), nullptr,
                     nullptr, p.next);
   p.trace("o", p.hidden, model_.hidden);
@@ -148,6 +162,55 @@ void ChannelDelta::widen(const PartPass& p, const Weights& w, const Activations&
   p.ops.round_part(at.narrow + size, stride, size, at.of_gates);
   p.ops.product("decays", at.of_decays, w.decays, nullptr, p.rows, at.decays, w.decays.n);
   p.ops.product("output gate", at.of_gates, w.gates, nullptr, p.rows, at.gates, w.gates.n, &w.o);
+}
+
+void ChannelDelta::backward(BackwardPass& b, const Kept& kept) const {
+  const Activations& at = kept.at;
+  heads_.output_backward(b, layer_, at.gated, kept.transposed.o);
+  heads_.norm_backward(b, layer_, norm_of(b.rows(), kept.w, at));
+  heads_.recur_backward(b, layer_, at.heads, gates_of(kept.w, at));
+  heads_.conv_backward(b, layer_, convolution_of(kept.w, at));
+  widen_backward(b, kept);
+  inputs_backward(b, kept);
+  b.norm({input_norm, layer_, kept.w.norm}, at.stream);
+}
+
+// From the gradients of decays and of gates to those of the narrow numbers they come out of.
+void ChannelDelta::widen_backward(BackwardPass& b, const Kept& kept) const {
+  const BackwardWorkspace& ws = b.workspace();
+  const int64_t width = heads_.values(), size = spec_.size, narrow = heads_.gates_width();
+  const auto go_back = [&](const char* name, TensorRole role, const float* d, int64_t stride,
+                           const Activation& x, const Matrix& w, float* dx) {
+    const Activation rounded = b.round(d, width, ws.wide, stride);
+    b.matmul(name, rounded, w, dx, false, narrow);
+    b.pack_inputs(x, size);
+    b.weight_gradient(name, b.gradient(role, layer_), rounded, {0, width}, size);
+  };
+  const RecurrentHeads::GateGradients decays = heads_.gate_gradients(ws);
+  go_back("decays backward", recurrent_decay, decays.a, decays.a_stride, kept.at.of_decays,
+          kept.transposed.decays, ws.gates.data());
+  go_back("output gate backward", recurrent_gate, ws.inputs.data() + heads_.mixed(),
+          heads_.mixed() + width, kept.at.of_gates, kept.transposed.gates, ws.gates.data() + size);
+}
+
+void ChannelDelta::inputs_backward(BackwardPass& b, const Kept& kept) const {
+  const BackwardWorkspace& ws = b.workspace();
+  const int64_t d = model_.hidden, width = heads_.values(), mixed = heads_.mixed(),
+                size = spec_.size;
+  const Activation d_inputs = b.round(ws.inputs.data(), mixed, ws.wide, mixed + width);
+  const Activation d_narrow = b.round(ws.gates.data(), heads_.gates_width(), ws.narrow);
+  b.matmul("recurrent inputs dX", d_inputs, kept.transposed.inputs, ws.normed.data());
+  b.matmul("recurrent gates dX", d_narrow, kept.transposed.narrow, ws.normed.data(), true);
+  b.pack_inputs(kept.at.normed, d);
+  const auto add = [&](TensorRole role, const Activation& dy, Columns columns) {
+    b.weight_gradient("recurrent inputs dW", b.gradient(role, layer_), dy, columns, d);
+  };
+  add(recurrent_q, d_inputs, {0, width});
+  add(recurrent_k, d_inputs, {width, width});
+  add(recurrent_v, d_inputs, {2 * width, width});
+  add(decay_down, d_narrow, {0, size});
+  add(gate_down, d_narrow, {size, size});
+  add(recurrent_factor, d_narrow, {2 * size, heads_.heads});
 }
 
 }  // namespace

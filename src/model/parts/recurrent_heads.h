@@ -76,6 +76,7 @@ struct RecurrentHeads {
   void output_backward(BackwardPass& b, int layer, const Activation& gated, const Matrix& o) const;
   // From that of the gated norm's output, in `mixed`.
   void norm_backward(BackwardPass& b, int layer, const GatedNormParams& norm) const;
+  // To those of queries, keys and values in `mixed`, and of what decays and factors are made of.
   void recur_backward(BackwardPass& b, int layer, const RecurrentArrays& at, const Gates& gates,
                       const float* skips = nullptr) const;
   void conv_backward(BackwardPass& b, int layer, const Convolution& convolution) const;
@@ -84,10 +85,22 @@ struct RecurrentHeads {
   void inputs_backward(BackwardPass& b, int layer, const Activation& normed, const Matrix& inputs,
                        const Matrix& gates) const;
 
+  // Where the gradients of products that decays (a) and factors (z) are made of stand: in `gates`
+  // as the second product leaves them; with channels, decays alone in `decays`.
+  struct GateGradients {
+    float* a;
+    int64_t a_stride;
+    float* z;
+    int64_t z_stride;
+  };
+  GateGradients gate_gradients(const BackwardWorkspace& ws) const;
+  // So many outputs has the second product.
+  int64_t gates_width() const;
+
  private:
   void keys_backward(BackwardPass& b, const RecurrentArrays& at) const;
-  // Factors and decays take so many outputs of the second product.
-  int64_t gates_width() const { return kind == Recurrence::state_space ? heads : 2 * heads; }
+  void gates_backward(BackwardPass& b, int layer, const RecurrentArrays& at,
+                      const Gates& gates) const;
   RecurrentMemory memory_of(CellArrays& chunks, CellArrays& states, DType type) const;
 };
 

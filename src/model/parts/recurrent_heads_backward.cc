@@ -43,6 +43,23 @@ void RecurrentHeads::norm_backward(BackwardPass& b, int layer, const GatedNormPa
                              .gradient = b.gradient(head_norm, layer) + i * norm.width});
 }
 
+namespace {
+
+// gradient += the sum over rows of x, or of x * y.
+void add_rows(BackwardPass& b, float* gradient, const float* x, int64_t x_stride, int64_t count,
+              const float* y = nullptr) {
+  b.run("row sums", b.kernels().row_sums,
+        RowSumsParams{.x = x,
+                      .x_stride = x_stride,
+                      .y = y,
+                      .y_stride = count,
+                      .rows = b.rows(),
+                      .count = count,
+                      .gradient = gradient});
+}
+
+}  // namespace
+
 void RecurrentHeads::recur_backward(BackwardPass& b, int layer, const RecurrentArrays& at,
                                     const Gates& gates, const float* skips) const {
   const BackwardWorkspace& ws = b.workspace();
@@ -77,30 +94,43 @@ void RecurrentHeads::recur_backward(BackwardPass& b, int layer, const RecurrentA
                                  .max_positions = ws.max_positions,
                                  .matmul = b.forward_kernels().matmul});
   if (kind != Recurrence::state_space) keys_backward(b, at);
-  const bool has_factors = gates.z != nullptr;
-  float* d_gates = ws.gates.data();
-  float* da = has_factors ? d_gates + heads : d_gates;
+  gates_backward(b, layer, at, gates);
+  if (skips) add_rows(b, b.gradient(skip, layer), ws.skips.data(), heads, heads);
+}
+
+int64_t RecurrentHeads::gates_width() const {
+  if (kind == Recurrence::channel_delta) return 2 * key_size + heads;
+  return kind == Recurrence::delta ? 2 * heads : heads;
+}
+
+RecurrentHeads::GateGradients RecurrentHeads::gate_gradients(const BackwardWorkspace& ws) const {
+  float* gates = ws.gates.data();
+  const int64_t width = gates_width();
+  if (kind == Recurrence::channel_delta)
+    return {ws.decays.data(), heads * channels(), gates + 2 * key_size, width};
+  if (kind == Recurrence::delta) return {gates + heads, width, gates, width};
+  return {gates, width, nullptr, 0};
+}
+
+void RecurrentHeads::gates_backward(BackwardPass& b, int layer, const RecurrentArrays& at,
+                                    const Gates& gates) const {
+  const BackwardWorkspace& ws = b.workspace();
+  const GateGradients to = gate_gradients(ws);
+  const bool has_channels = kind == Recurrence::channel_delta;
   b.run("recurrent gates backward", b.kernels().recurrent_gates_backward,
         RecurrentGatesBackwardParams{.forward = gates_of(b.rows(), at, gates),
                                      .d_decays = ws.decays.data(),
                                      .d_factors = ws.factors.data(),
-                                     .da = da,
-                                     .da_stride = gates_width(),
-                                     .dz = has_factors ? d_gates : nullptr,
-                                     .dz_stride = gates_width()});
-  const auto add = [&](TensorRole role, const float* x, int64_t stride, const float* y) {
-    b.run("row sums", b.kernels().row_sums,
-          RowSumsParams{.x = x,
-                        .x_stride = stride,
-                        .y = y,
-                        .y_stride = heads,
-                        .rows = b.rows(),
-                        .count = heads,
-                        .gradient = b.gradient(role, layer)});
-  };
-  add(decay_bias, da, gates_width(), nullptr);
-  add(decay_rate, ws.decays.data(), heads, at.decays);
-  if (skips) add(skip, ws.skips.data(), heads, nullptr);
+                                     .d_rates = has_channels ? ws.rates.data() : nullptr,
+                                     .da = to.a,
+                                     .da_stride = to.a_stride,
+                                     .dz = to.z,
+                                     .dz_stride = to.z_stride});
+  add_rows(b, b.gradient(decay_bias, layer), to.a, to.a_stride, heads * channels());
+  if (has_channels)
+    add_rows(b, b.gradient(decay_rate, layer), ws.rates.data(), heads, heads);
+  else
+    add_rows(b, b.gradient(decay_rate, layer), ws.decays.data(), heads, heads, at.decays);
 }
 
 // Keys and queries of length 1 from those that the convolution left.

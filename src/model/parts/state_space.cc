@@ -44,6 +44,12 @@ class StateSpace final : public PartWithState<StateSpaceWeights, StateSpaceActiv
                .taps = spec_.taps} {}
 
   StateShape state() const override { return heads_.state(); }
+  const char* refusal() const override {
+    if (spec_.is_beside)
+      return "its state space reads what attention beside it reads, and the gradient of that is "
+             "not implemented";
+    return PartWithState::refusal();
+  }
 
  private:
   void visit(Weights& w, TensorVisitor& tensors) const override;
