@@ -76,8 +76,11 @@ class TransformersModel:
         config = dict(case["config"], pad_token_id=None, bos_token_id=None, eos_token_id=None)  # a padding token would learn nothing
         self.model = transformers.AutoModelForCausalLM.from_config(
             transformers.AutoConfig.for_model(config.pop("model_type"), **config), attn_implementation="eager", dtype=torch.float32)
+        for name, module in self.model.named_modules():
+            if name.endswith("o_norm"):  # OLMo Hybrid's has an epsilon of its own (write_torch_case)
+                module.variance_epsilon = case["config"]["rms_norm_eps"]
         self.parameters = self.model.state_dict(keep_vars=True)
-        stacked, self.weights = stacked_experts(tensors, self.parameters), tensors
+        stacked, self.weights = in_memory(tensors, self.parameters), tensors
         missing = set(self.parameters) - set(stacked) - {"lm_head.weight"}
         if missing or set(stacked) - set(self.parameters):
             raise ValueError(f"tensors without a place: {missing} {set(stacked) - set(self.parameters)}")
@@ -87,18 +90,24 @@ class TransformersModel:
         return torch.func.functional_call(self.model, self.stacked, (tokens[None],), {"use_cache": False}).logits[0]
 
 
-def stacked_experts(tensors, wanted):
-    """Names as transformers 5 has them in memory: experts in stacks, gate and up side by side."""
+def in_memory(tensors, wanted):
+    """Names as transformers 5 has them in memory: experts in stacks, gate and up side by side; one convolution of three."""
     found = {}
-    for name, w in tensors.items():
+    for stored, w in tensors.items():
+        name = stored.replace("backbone.", "model.", 1).replace("attention_layer_norm", "input_layernorm")
+        name = name.replace("feedforward_layer_norm", "post_attention_layernorm")
         at, _, rest = name.partition(".mlp.experts.")
-        if not rest or name in wanted:
+        if name in wanted:
             found[name] = w
         elif rest == "0.gate_proj.weight":
             experts = sum(n.startswith(at + ".mlp.experts.") for n in tensors) // 3
             of = lambda part: torch.stack([tensors[f"{at}.mlp.experts.{e}.{part}_proj.weight"] for e in range(experts)])
             found[at + ".mlp.experts.gate_up_proj"] = torch.cat([of("gate"), of("up")], 1)
             found[at + ".mlp.experts.down_proj"] = of("down")
+        elif name.endswith(".q_conv1d.weight"):
+            found[name.replace("q_conv1d", "conv1d")] = torch.cat([tensors[name.replace("q_conv1d", f"{part}_conv1d")] for part in "qkv"])
+        elif not rest and "_conv1d." not in name:
+            found[name.replace("self_attn.", "self_attn.forget_gate.")] = w
     return found
 
 
@@ -131,24 +140,26 @@ def torch_gradients(case, step, rows):
     return {name: w.grad.double() for name, w in weights.items()}
 
 
-def worst(found, expected):
-    """The largest difference of a tensor, as a part of its length."""
-    return max((float((found[n] - expected[n]).norm() / expected[n].norm()), n) for n in expected)
+def differences(found, expected):
+    """Of each tensor, as a part of its length; the smallest first."""
+    return sorted((float((found[n] - expected[n]).norm() / expected[n].norm()), n) for n in expected)
 
 
 class Torch(unittest.TestCase):
     def test_gradients_agree(self):
         for name, case in CASES.items():
             for step in range(len(case["rows"])):
-                found = worst(invar_gradients(case, step), torch_gradients(case, step, case["rows"][step]))
-                print(f"{name}, step {step + 1}: gradients differ by up to {found[0]:.4f} ({found[1]})")
-                self.assertLess(found[0], GRADIENT_BOUND, (name, step, found[1]))
+                found = differences(invar_gradients(case, step), torch_gradients(case, step, case["rows"][step]))
+                mean = sum(error for error, _ in found) / len(found)
+                print(f"{name}, step {step + 1}: gradients of {len(found)} tensors differ by {mean:.4f}, up to {found[-1][0]:.4f} ({found[-1][1]})")
+                self.assertLess(found[-1][0], GRADIENT_BOUND, (name, step, found[-1][1]))
 
     def test_another_gradient_does_not(self):
         for name, case in CASES.items():
             wrong = json.loads(json.dumps(case["rows"][0]))
             wrong[0]["weights"] = [1.0] * len(wrong[0]["weights"])  # what nobody wanted
-            self.assertGreater(worst(invar_gradients(case, 0), torch_gradients(case, 0, wrong))[0], GRADIENT_BOUND, name)
+            found = differences(invar_gradients(case, 0), torch_gradients(case, 0, wrong))
+            self.assertGreater(found[0][0], GRADIENT_BOUND, (name, found[0][1]))  # every tensor's
 
     def step_error(self, case, decay):
         weights = {n: torch.nn.Parameter(w) for n, w in tensors(case["states"][0], "master").items()}

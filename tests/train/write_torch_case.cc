@@ -143,19 +143,64 @@ void add_families(json::Value& cases, const std::string& folder) {
   }
 }
 
-// Those of layers with a state, as presets have them.
-void add_states(json::Value& cases) {
+// The first rows of a sequence leave a state little, and a norm with a small epsilon makes of that,
+// and of its rounding, as much as of others.
+constexpr float kStateNormEps = 0.01f;
+
+// Layers of Mamba 2 beside attention and dense networks: no experts, no multipliers.
+json::Value dense_hybrid(const json::Value& shape) {
+  json::Value config = shape;
+  for (const char* key : {"rms_norm_eps", "layer_norm_epsilon"})
+    if (shape.find(key)) config.set(key, json::shortest(kStateNormEps));
+  config.set("hidden_size", 64);
+  config.set("intermediate_size", 96);
+  config.set("num_attention_heads", 4);
+  config.set("num_key_value_heads", 2);
+  config.set("vocab_size", 61);
+  if (shape.find("hybrid_override_pattern")) {
+    config.set("head_dim", 16);
+    config.set("hybrid_override_pattern", "M-*M");
+    config.set("mamba_head_dim", 16);
+    config.set("ssm_state_size", 24);
+    return config;
+  }
+  config.set("mamba_d_head", 16);
+  config.set("num_local_experts", 0);
+  config.set("num_experts_per_tok", 0);
+  config.set("embedding_multiplier", 1.0);
+  config.set("residual_multiplier", 1.0);
+  config.set("logits_scaling", 1.0);
+  config.set("attention_multiplier", 0.25);
+  return config;
+}
+
+// Those of layers with a state, as presets have them, or as models have.
+void add_states(json::Value& cases, const std::string& folder) {
+  const std::string path = folder + "/tiny_hybrid_configs.json";
+  const json::Value shapes = json::parse(read_whole_file(path, 1 << 20), path);
+  for (const char* family : {"granitemoehybrid", "nemotron_h"}) {
+    const json::Value config = dense_hybrid(*shapes.find(family));
+    cases.set(family, steps_of(parse_model_config(config, nullptr, path, {}).spec, config));
+  }
   for (const char* family : {"lfm2", "qwen3_5_text", "olmo_hybrid"}) {
-    const DecoderSpec spec = override_spec(preset_spec("tiny"), {.family = family,
-                                                                 .hidden = 64,
-                                                                 .layers = 4,
-                                                                 .heads = 4,
-                                                                 .kv_heads = 2,
-                                                                 .head_dim = 16,
-                                                                 .ffn = 96,
-                                                                 .vocab = 61});
+    DecoderSpec spec = override_spec(preset_spec("tiny"), {.family = family,
+                                                           .hidden = 64,
+                                                           .layers = 4,
+                                                           .heads = 4,
+                                                           .kv_heads = 2,
+                                                           .head_dim = 16,
+                                                           .ffn = 96,
+                                                           .vocab = 61});
+    spec.norm_eps = kStateNormEps;
+    for (LayerSpec& layer : spec.layer_specs)
+      if (RecurrentSpec* heads = layer.find<RecurrentSpec>()) heads->norm_eps = 0;
     cases.set(family, steps_of(spec, config_json({.spec = spec})));
   }
+  DecoderSpec channels = tiny_models_with_states()[3].spec;
+  channels.tied_head = false;
+  json::Value config = config_json({.spec = channels});
+  config.set("mlp_layer_types", json::Array(static_cast<size_t>(channels.layers), "dense"));
+  cases.set("kimi_linear", steps_of(channels, config));
 }
 
 }  // namespace
@@ -172,6 +217,6 @@ int main(int argc, char** argv) {
         model.spec.layer(0).attention()->rope->scaling == RopeSpec::Scaling::none)
       cases.set(model.name, steps_of(model.spec));
   add_families(cases, argv[1]);
-  add_states(cases);
+  add_states(cases, argv[1]);
   std::puts(json::dump(cases).c_str());
 }

@@ -80,9 +80,11 @@ void write_hybrid(const DecoderSpec& spec, json::Value& config) {
     types.push_back(kKinds[layer.attention() ? 1 : 0]);
   config.set("layer_types", std::move(types));
   const AttentionSpec* attention = spec.first<AttentionSpec>();
-  if (!attention || !attention->rope)
+  if (!attention || !attention->rope) {
     std::erase_if(config.as_object(),
                   [](const json::Member& member) { return member.first.starts_with("rope_"); });
+    config.set("rope_theta", nullptr);  // without the key transformers turns
+  }
   const RecurrentSpec* recurrent = spec.first<RecurrentSpec>();
   if (!recurrent) return;
   config.set("linear_num_key_heads", recurrent->key_heads);
