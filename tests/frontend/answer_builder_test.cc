@@ -4,6 +4,7 @@
 
 #include <set>
 
+#include "frontend/openai_parts.h"
 #include "frontend/receipt.h"
 #include "tokenizer/make_tokenizer.h"
 
@@ -122,6 +123,22 @@ TEST(AnswerBuilder, AFailureAddsNothing) {
   EXPECT_EQ(builder.answer.tokens, ids_of("a"));
   EXPECT_EQ(builder.answer.error, "a sentence");
   EXPECT_EQ(builder.answer.finish, FinishReason::failed);
+}
+
+// Each token belongs to one version, the last ones to the last; what stood behind them is gone.
+TEST(AnswerBuilder, SaysWhichWeightsComputedWhichTokens) {
+  TextAnswer answer;
+  answer.tokens = {1, 2, 3, 4, 5, 6, 7};
+  answer.weights = {{"a", 0}, {"b", 3}, {"c", 5}};
+  answer.weights.pop_back();
+  const json::Value versions = openai::weight_versions(answer);
+  std::string said;
+  for (const json::Value& one : versions.as_array())
+    said += fmt::format("{} {} {}-{}, ", one.find("weight_version")->as_string(),
+                        one.find("tokens")->as_integer(), one.find("start")->as_integer(),
+                        one.find("end")->as_integer());
+  EXPECT_EQ(said, "a 3 0-3, b 4 3-7, ");
+  EXPECT_TRUE(openai::weight_versions(TextAnswer()).as_array().empty());
 }
 
 }  // namespace

@@ -252,5 +252,23 @@ TEST(BlockDot, HasChainsAndTrees) {
   EXPECT_EQ(orders::block_dot(x.data(), scales.data(), row, 128, 2), 1.0f);
 }
 
+// Behind a row there may be nothing.
+TEST(BlockDot, ReadsNothingBehindARow) {
+  const ScopedFlushToZero flush;
+  constexpr int64_t kColumns = 512;
+  const Guarded<int8_t> x(kColumns), w(kColumns);
+  const Guarded<RunScale> scales(kColumns / 32);
+  const Guarded<BlockPart> parts(kColumns / 32);
+  std::ranges::fill(x.span(), int8_t{1});
+  std::ranges::fill(w.span(), int8_t{2});
+  std::ranges::fill(scales.span(), RunScale{1, 32});
+  std::ranges::fill(parts.span(), BlockPart{1, -1});
+  for (const int runs : {1, 2, 4, 8})
+    EXPECT_EQ(orders::block_dot(x.data(), scales.data(), {32, true, w.data(), parts.data()},
+                                kColumns, runs),
+              static_cast<float>(kColumns))
+        << runs;
+}
+
 }  // namespace
 }  // namespace invar

@@ -111,6 +111,27 @@ TEST(ServingThread, OutlivesWhatThrowsOnIt) {
   });
 }
 
+// Whoever closes a connection first keeps its port busy for a minute, but not for a server that is
+// started again.
+TEST(ServingThread, ListensWhereAnotherHasJustEnded) {
+  int port = 0;
+  for (int life = 0; life < 2; ++life) {
+    HttpServer server(
+        {.host = "127.0.0.1", .port = port}, [](const HttpRequest&) { return Passage{}; },
+        [](std::shared_ptr<Exchange> exchange) { exchange->reply({.body = "there"}); },
+        [](int status, const std::string&, const std::string&) {
+          return HttpReply{.status = status};
+        });
+    port = server.port();
+    std::jthread serving([&] { server.run(); });
+    Client client(port);
+    EXPECT_TRUE(client.read_until("there").ends_with("there"));
+    server.post([&] { server.stop(); });
+    serving.join();
+    EXPECT_EQ(client.read_until("x"), "") << "the server has closed it";
+  }
+}
+
 // The bytes that have come of them have a bound for all; a small one is served beside them.
 TEST(ServingThread, HeadersThatHaveNotComeAsAWholeShareRoom) {
   HttpServer server(

@@ -646,7 +646,21 @@ class Answers(ServerTest):
             self.assertLess(served.metric("invar:engine_rows_total"), 100_000)  # of 200 000
             status, _, answer = served.ask("POST", "/v1/embeddings", dict(input=[[5] * 500] * 300), {"X-Request-Timeout": "0.05"})
             self.assertEqual((status, answer["error"]["code"]), (504, "deadline_exceeded"), answer)
+            self.check_a_deadline_before_the_first_text(served)
             self.assertEqual(served.stop(), 0)
+
+    def check_a_deadline_before_the_first_text(self, served):
+        """It passes while the texts are read: none of them is computed."""
+        def rows():
+            self.assertEqual(len(served.post("/v1/embeddings", input="a")["data"]), 1)
+            served.wait_until(lambda: served.metric("vllm:num_requests_running") + served.metric("vllm:num_requests_waiting") == 0)
+            return served.metric("invar:engine_rows_total")
+        before = rows()
+        status, _, answer = served.ask("POST", "/v1/embeddings", dict(input=[[5] * 500] * 300), {"X-Request-Timeout": "0.00001"})
+        self.assertEqual((status, answer["error"]["code"]), (504, "deadline_exceeded"), answer)
+        self.assertLess(rows() - before, 500)
+        self.assertEqual(served.ask("POST", "/v1/embeddings", dict(input=[[6 + i] * 500 for i in range(3)]))[0], 200)
+        self.assertGreater(rows() - before, 1500, "the control: texts that are computed")
 
     def test_responses(self):
         body = dict(input=[{"role": "user", "content": [{"type": "input_text", "text": "hi"}]}], max_output_tokens=12, seed=3)
