@@ -10,8 +10,21 @@ std::string JsonField::where() const {
   return path_.empty() ? file_ : file_ + ": " + path_;
 }
 
+namespace {
+
+// A sentence may name what the file says, however long that is: cut, up to a whole character.
+std::string shortened(std::string_view text) {
+  constexpr size_t kMost = 400;
+  if (text.size() <= kMost) return std::string(text);
+  size_t end = kMost;
+  while (end > 0 && (text[end] & 0xc0) == 0x80) --end;
+  return std::string(text.substr(0, end)) + "...";
+}
+
+}  // namespace
+
 void JsonField::refuse(std::string_view why) const {
-  fail("{}: {}", where(), why);
+  fail("{}: {}", shortened(where()), shortened(why));
 }
 
 std::optional<JsonField> JsonField::find(std::string_view key) const {

@@ -28,6 +28,9 @@ constexpr StoredType kStoredTypes[] = {
     {"U64", 64},    {"C64", 64}, {"F4", 4},   {"F6_E2M3", 6}, {"F6_E3M2", 6},
 };
 
+// Those that torch has.
+constexpr size_t kMostDimensions = 64;
+
 // Reads the description of one tensor, whose bytes are offsets into a buffer of `buffer_size`.
 class TensorReader {
  public:
@@ -41,6 +44,8 @@ class TensorReader {
         refuse("expected dtype, shape and data_offsets, found {}", json::quoted(key));
     const StoredType type = stored_type();
     const std::vector<int64_t> shape = integers("shape");
+    if (shape.size() > kMostDimensions)
+      refuse("expected at most {} dimensions, found {}", kMostDimensions, shape.size());
     const std::vector<int64_t> offsets = integers("data_offsets");
     if (offsets.size() != 2 || offsets[0] > offsets[1])
       refuse("expected data_offsets [begin, end], found {}",

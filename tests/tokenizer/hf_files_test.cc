@@ -147,6 +147,20 @@ TEST(HfFiles, RefusesByName) {
   EXPECT_EQ(message_for(document), "dir/tokenizer.json: \"spell_checker\" is not supported");
 }
 
+// What a sentence names may be as long as the file.
+TEST(HfFiles, RefusesInASentence) {
+  std::string name;
+  for (int i = 0; i < 1 << 18; ++i) name += "\xc3\xa4";
+  json::Value document = sound();
+  document.set(name, true);
+  const std::string message = message_for(document);
+  EXPECT_LT(message.size(), 500U);
+  EXPECT_TRUE(message.ends_with("\xc3\xa4...")) << "cut behind a whole character";
+  EXPECT_TRUE(message.starts_with("dir/tokenizer.json: \"\xc3\xa4")) << message;
+  const std::string token = R"([{"id": 256, "content": ")" + name + R"("}])";
+  EXPECT_LT(message_with("added_tokens", token.c_str()).size(), 500U);
+}
+
 TEST(HfFiles, RefusesByNameInTheConfig) {
   const std::pair<const char*, const char*> cases[] = {
       {R"({"bos_token": "<b>"})", "bos_token: \"<b>\" is not in the vocabulary"},

@@ -67,6 +67,10 @@ TEST(Safetensors, RefusesABadTensor) {
                  "expected integers from 0 in shape, found -1");
   expect_refused(R"({"a":{"dtype":"F32","shape":[1.0],"data_offsets":[0,4]}})", "1234",
                  "found 1.0");
+  std::string ones = "1";
+  for (int i = 1; i < 65; ++i) ones += ",1";
+  expect_refused(R"({"a":{"dtype":"F32","shape":[)" + ones + R"(],"data_offsets":[0,4]}})", "1234",
+                 "tensor \"a\": expected at most 64 dimensions, found 65");
   expect_refused(R"({"a":{"dtype":"F32","shape":[4294967296,4294967296],"data_offsets":[0,4]}})",
                  "1234", "too many elements");
   expect_refused(R"({"a":{"dtype":"F32","shape":[9223372036854775808],"data_offsets":[0,4]}})",
