@@ -36,7 +36,7 @@ const json::Value* schema_beside_calls(const Request& request, const json::Value
 // JSON is compact unless vLLM's words ask for another spacing.
 void read_structured(const std::string& kind, const json::Value& form, json::Value& what) {
   if (kind == "whitespace_pattern") return what.set("whitespace", form);
-  if (kind != "disable_any_whitespace") return what.set(kind, form);
+  if (kind != "disable_any_whitespace") return add_form(kind, form, what);
   if (!form.is_bool())
     fail_usage("expected disable_any_whitespace as true or false, found {}", form.type_name());
   if (!form.as_bool()) what.set("whitespace", std::string(grammar::kAnyLayout));
@@ -86,24 +86,39 @@ void read_response_format(const json::Value& format, json::Value& what) {
         "expected response_format of type text, json_object or json_schema with a "
         "schema, found {}",
         json::excerpt(format));
-  what.set("json", *schema);
+  add_form("json", *schema, what);
 }
 
 }  // namespace
 
+void add_form(const std::string& kind, const json::Value& form, json::Value& what) {
+  const json::Value* other = what.find(kind);
+  if (other && *other != form)
+    fail_usage("expected one form of the answer, found two of the kind {}: {} and {}", kind,
+               json::excerpt(*other), json::excerpt(form));
+  what.set(kind, form);
+}
+
 void FormReader::read_form(Request& request) {
   json::Value& what = grammar_;
   std::string& field = request.form_field;
-  field = what.is_null() ? "" : "tools";
+  const bool must_call = !what.is_null();
+  field = must_call ? "tools" : "";
   if (const json::Value* v = form_in("structured_outputs", field)) {
     if (!v->is_object())
       fail_usage("expected structured_outputs as an object, found {}", v->type_name());
-    for (const auto& [kind, form] : v->as_object())
-      if (!form.is_null()) read_structured(kind, form, what);  // what is left open may be null
+    within("structured_outputs", [&] {
+      for (const auto& [kind, form] : v->as_object())
+        if (!form.is_null()) read_structured(kind, form, what);  // what is left open may be null
+    });
   }
   for (const std::string kind : {"regex", "choice", "json", "grammar"})
-    if (const json::Value* v = form_in("guided_" + kind, field)) what.set(kind, *v);
-  if (const json::Value* v = form_in("response_format", field)) read_response_format(*v, what);
+    if (const json::Value* v = form_in("guided_" + kind, field))
+      within(field, [&] { add_form(kind, *v, what); });
+  json::Value unused;  // response_format is of a text, and an answer that must be a call has none
+  std::string of_text;
+  if (const json::Value* v = form_in("response_format", must_call ? of_text : field))
+    within("response_format", [&] { read_response_format(*v, must_call ? unused : what); });
   within(field, [&] { check_form(what); });
   if (const json::Value* schema = schema_beside_calls(request, what)) {
     const json::Value answer = *schema;

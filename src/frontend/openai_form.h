@@ -6,6 +6,11 @@
 
 namespace invar::openai {
 
+// Adds a form of a kind that ConstraintCompiler knows to `what`, an object or null. Throws
+// UsageError where another form of that kind is there; two kinds are refused when they are
+// compiled.
+void add_form(const std::string& kind, const json::Value& form, json::Value& what);
+
 class FormReader {
  public:
   // `lenient`: what cannot be held to is a warning where the answer makes sense without it. The

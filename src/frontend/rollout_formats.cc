@@ -10,6 +10,7 @@
 #include "frontend/body_fields.h"
 #include "frontend/expert_formats.h"
 #include "frontend/foreign_fields.h"
+#include "frontend/openai_form.h"
 #include "frontend/openai_sampling.h"
 
 namespace invar::rollout {
@@ -78,6 +79,14 @@ const json::Value& member(const json::Value& of, const char* name) {
   return *found;
 }
 
+// Beside what stands there already, which has to agree with it.
+void add_structured(const char* kind, const json::Value& form, json::Value& body) {
+  const json::Value* found = body.find("structured_outputs");
+  json::Value all = found ? *found : json::Value();
+  openai::add_form(kind, form, all);
+  body.set("structured_outputs", std::move(all));
+}
+
 void read_sglang_sampling(const json::Value& params, json::Value& body) {
   if (!params.is_object())
     fail_usage("expected sampling_params as an object, found {}", params.type_name());
@@ -88,9 +97,9 @@ void read_sglang_sampling(const json::Value& params, json::Value& body) {
     if (const char* to = renamed(kSglangSampling, name))
       body.set(to, value);
     else if (name == "json_schema")
-      body.set("structured_outputs", json::Object{{"json", value}});
+      add_structured("json", value, body);
     else if (name == "regex")
-      body.set("structured_outputs", json::Object{{"regex", value}});
+      add_structured("regex", value, body);
     else
       fail_usage("sampling_params has {}, which is not supported", json::quoted(name));
   }
@@ -268,7 +277,7 @@ Asked asked_of_trl(const json::Value& body) {
     else if (const char* to = renamed(kTrlFields, name))
       asked.body.set(to, value);
     else if (name == "structured_outputs_regex" || name == "guided_decoding_regex")
-      asked.body.set("structured_outputs", json::Object{{"regex", value}});
+      add_structured("regex", value, asked.body);
     else if (name == "generation_kwargs") {
       if (!value.is_object())
         fail_usage("expected generation_kwargs as an object, found {}", json::excerpt(value));

@@ -45,6 +45,20 @@ TEST(RolloutFormats, SglangsAnswerIsAListWhereTheRequestWasOne) {
   EXPECT_EQ(several.as_array().size(), 2u);
 }
 
+// Which of them an answer would be held to, nobody could say.
+TEST(RolloutFormats, FormsThatContradictEachOtherAreNotChosenFrom) {
+  const auto forms = [](decltype(asked_of_sglang)* asked_of, const std::string& body) {
+    return json::dump(*asked_of(parsed(body)).body.find("structured_outputs"));
+  };
+  EXPECT_EQ(forms(asked_of_sglang,
+                  R"({"text": "x", "sampling_params": {"regex": "a", "json_schema": "{}"}})"),
+            R"({"regex": "a", "json": "{}"})");  // of two kinds: refused where they are compiled
+  const std::string two =
+      R"({"prompts": ["x"], "structured_outputs_regex": "a", "guided_decoding_regex": )";
+  EXPECT_EQ(forms(asked_of_trl, two + R"("a"})"), R"({"regex": "a"})");
+  EXPECT_THROW(forms(asked_of_trl, two + R"("b"})"), UsageError);
+}
+
 TEST(RolloutFormats, TrlsAnswerHasEachPromptOnce) {
   const auto all =
       shown(asked_of_trl, trl_answer, R"({"prompts": ["a", "b"], "n": 2})", answer_of(4));

@@ -113,6 +113,25 @@ class Kin(unittest.TestCase):
         self.chat(400, response_format={"type": "json_schema"})
         self.chat(400, response_format={"type": "json_object", "schema": 3})
 
+    def test_two_forms_of_an_answer_are_not_chosen_from(self):
+        form = lambda kind: {"type": "json_schema", "json_schema": {"name": "x", "schema": {"type": kind}}}
+        must_call = {"tools": [{"type": "function", "function": {"name": "f", "parameters": SCHEMA}}], "tool_choice": "required"}
+        for body, param in (({"guided_regex": "a", "structured_outputs": {"regex": "b"}}, "guided_regex"),
+                            ({"guided_json": {"type": "integer"}, "response_format": form("boolean")}, "response_format"),
+                            ({"guided_choice": ["a"], "response_format": form("boolean")}, "response_format"),
+                            ({"structured_outputs": {"json": {"type": "integer"}}, **must_call}, "structured_outputs"),
+                            ({"guided_json": {"type": "integer"}, **must_call}, "guided_json")):
+            error = self.chat(400, **body)["error"]
+            self.assertIn("one form of the answer", error["message"])
+            self.assertEqual(error["param"], param, error)
+        # The controls: the same form twice, and the form of a text beside a call, which is none.
+        said = self.chat(guided_json={"type": "boolean"}, response_format=form("boolean"))["choices"][0]["message"]["content"]
+        self.assertIn(json.loads(said), (True, False))
+        call = self.chat(**must_call, response_format=form("boolean"), max_tokens=60, seed=1)["choices"][0]["message"]
+        self.assertEqual(call["tool_calls"], [{**one, "id": call["tool_calls"][0]["id"]} for one in
+                                              self.chat(**must_call, max_tokens=60, seed=1)["choices"][0]["message"]["tool_calls"]])
+        self.chat(400, **must_call, response_format={"type": "json_schema"})
+
     def test_const_and_enum_are_both_held_to(self):
         for schema in ({"const": 1, "enum": [2]}, {"enum": [2], "const": 1}, {"enum": ["a"], "minLength": 2}):
             self.chat(400, response_format={"type": "json_schema", "json_schema": {"name": "x", "schema": schema}})
