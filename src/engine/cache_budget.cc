@@ -32,16 +32,24 @@ double gib(int64_t bytes) {
 // the context of one sequence, which comes first. A step of one sequence takes `one` at most: alone
 // it gets them, among many while they last. Where there are fewer, larger trees are cut to their
 // trunks.
-int32_t scratch_beside(int64_t room, int64_t spare, int32_t one, int32_t sequences) {
-  const int64_t wanted = std::clamp<int64_t>(room / 16, one, int64_t{one} * sequences);
-  const int64_t blocks = std::clamp<int64_t>(spare, 0, wanted);
-  if (blocks < one && spare >= 0)
+int64_t scratch_beside(int64_t room, int64_t spare, int64_t one, int64_t sequences) {
+  const int64_t wanted = std::clamp<int64_t>(room / 16, one, one * sequences);
+  return std::clamp<int64_t>(spare, 0, wanted);
+}
+
+// Memory that somebody gave does not go elsewhere in silence.
+void say_scratch(int64_t room, int64_t blocks, int64_t one, int64_t block_bytes, bool was_given) {
+  if (blocks < one)
     fmt::print(stderr,
                "invar: of the KV cache's {} blocks {} are left for side branches of drafts, of "
                "which one sequence's tree takes up to {}: larger trees are cut to their trunks "
                "(--kv-cache-memory)\n",
                room, blocks, one);
-  return static_cast<int32_t>(blocks);
+  else if (was_given)
+    fmt::print(stderr,
+               "invar: of the KV cache's {} blocks {} ({:.4g} MiB) are kept for side branches of "
+               "drafts (--kv-cache-memory)\n",
+               room, blocks, static_cast<double>(blocks * block_bytes) / (1 << 20));
 }
 
 }  // namespace
@@ -84,7 +92,9 @@ void Engine::settle_step_rows(ThreadPool* threads) {
   int& rows = options_.step_rows;
   const int most = s.max_num_batched_tokens;
   const bool measured = options_.target_step_seconds > 0 && is_stall_free(s.policy);
-  if (rows == 0)
+  if (computes_whole_prompts(s.policy))
+    rows = most;
+  else if (rows == 0)
     rows = measured ? rows_within(options_.target_step_seconds, most,
                                   std::min(s.max_model_len, kMeasuredPlaces), model_, threads)
                     : most;
@@ -143,11 +153,13 @@ int Engine::sized_blocks() {
   const int64_t room =
       options_.kv_bytes ? (options_.kv_bytes - cell_bytes()) / std::max<int64_t>(1, block_bytes())
                         : blocks_beside_a_step();
-  if (proposer_ && (proposer_->makes_branches() || has_states_))
-    scratch_blocks_ = scratch_beside(
-        room,
-        options_.fit_context ? room / 2 : room - blocks_of(s.max_model_len, options_.block_size),
-        2 * proposer_->most_nodes(), s.max_num_seqs);
+  if (proposer_ && (proposer_->makes_branches() || has_states_)) {
+    const int64_t one = 2 * proposer_->most_nodes();
+    const int64_t spare =
+        options_.fit_context ? room / 2 : room - blocks_of(s.max_model_len, options_.block_size);
+    scratch_blocks_ = static_cast<int32_t>(scratch_beside(room, spare, one, s.max_num_seqs));
+    if (spare >= 0) say_scratch(room, scratch_blocks_, one, block_bytes(), options_.kv_bytes > 0);
+  }
   const int64_t blocks = std::min({useful, room - scratch_blocks_, int64_t{1} << 24});
   if (blocks < 1 && has_states_)
     fail(

@@ -110,6 +110,8 @@ class Engine {
   int step_rows() const { return options_.step_rows; }
   int num_blocks() const { return pool_->num_blocks(); }
   int64_t kv_bytes() const { return num_blocks() * block_bytes(); }
+  // Beside these, of the side branches of drafts.
+  int64_t branch_bytes() const { return scratch_blocks_ * block_bytes(); }
   // The states and chunks of sequences, drafts and snapshots, all workers together.
   int64_t cell_bytes() const;
   // Blocks that no sequence holds, and how many sequences do and wait, between steps.

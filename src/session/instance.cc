@@ -57,7 +57,8 @@ Instance::Instance(const InstanceOptions& options, std::shared_ptr<Model> model)
         make_replica(options, engine, *model_, i > 0 ? pools_.back().get() : nullptr));
     // All have the first one's context, cache and steps, whatever memory says after it.
     engine.scheduler.max_model_len = engines_.front()->max_model_len();
-    engine.kv_bytes = engines_.front()->kv_bytes() + engines_.front()->cell_bytes();
+    engine.kv_bytes = engines_.front()->kv_bytes() + engines_.front()->branch_bytes() +
+                      engines_.front()->cell_bytes();
     engine.step_rows = engines_.front()->step_rows();
     engine.fit_context = false;
   }

@@ -314,6 +314,20 @@ class Generate(CliTest):
         self.assertNotEqual(self.generate(self.model, prompt=PROMPT + "!")["logits_hash"], expected["logits_hash"])
         self.assertNotEqual(self.generate(self.model, "--arith", "hopper")["logits_hash"], expected["logits_hash"])
 
+    def test_the_start_says_what_branches_take_of_the_cache(self):
+        ask = ["generate", self.model, "-p", PROMPT, "--max-tokens", "2", "--max-model-len", "256", "--max-num-seqs", "4", "--speculative-config"]
+        said = lambda method, *flags: invar(*ask, json.dumps({"method": method}), *flags).stderr.decode()
+        kept = re.search(r"invar: of the KV cache's (\d+) blocks (\d+) \(([\d.]+) MiB\) are kept for side branches of drafts \(--kv-cache-memory\)",
+                         said("lookahead", "--kv-cache-memory", "0.1"))
+        self.assertIsNotNone(kept)
+        blocks, branches, mib = int(kept[1]), int(kept[2]), float(kept[3])
+        self.assertAlmostEqual(mib / branches * blocks, 0.1 * 1024, delta=1)
+        taken = json.loads(self.succeed("inspect", self.model, "--json", "--speculative-config", '{"method": "lookahead"}'))["draft_branch_bytes"]
+        self.assertAlmostEqual(mib, taken / 2**20, delta=0.01)  # of one sequence, which is more than a sixteenth of that cache
+        # The controls: drafts without branches, and memory that nobody gave.
+        for other in (said("ngram", "--kv-cache-memory", "0.1"), said("lookahead")):
+            self.assertNotIn("branches", other)
+
     def test_weights_are_in_memory_once(self):
         model = self.root / "larger"
         self.succeed("make-model", str(model), "--preset", "bench-100m")

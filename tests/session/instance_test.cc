@@ -53,6 +53,19 @@ TEST(Instance, ReplicasShareAModelAndHaveEqualRoom) {
   }
 }
 
+// Side branches of drafts have blocks beside those of sequences, in every replica.
+TEST(Instance, ReplicasHaveEqualRoomForBranches) {
+  InstanceOptions options = tiny();
+  options.replicas = 2;
+  options.speculation = fixed_drafts(R"({"method": "lookahead"})");
+  Instance instance(options);
+  EXPECT_GT(instance.engine(0).branch_bytes(), 0);
+  EXPECT_EQ(instance.engine(1).branch_bytes(), instance.engine(0).branch_bytes());
+  EXPECT_EQ(instance.engine(1).num_blocks(), instance.engine(0).num_blocks());
+  options.speculation = fixed_drafts(R"({"method": "ngram"})");
+  EXPECT_EQ(Instance(options, instance.shared_model()).engine(1).branch_bytes(), 0);
+}
+
 TEST(Instance, DraftsAsItsOptionsSay) {
   Instance plain(tiny());
   InstanceOptions options = tiny();
