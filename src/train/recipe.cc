@@ -10,6 +10,14 @@ namespace invar {
 
 namespace {
 
+// Networks of families whose layers have experts unless something else is said.
+void make_dense(DecoderSpec& spec) {
+  for (LayerSpec& layer : spec.layer_specs)
+    if (const ExpertsSpec* experts = layer.experts())
+      layer.put(DenseFfnSpec{
+          .width = experts->width, .curve = experts->curve, .is_gated = experts->is_gated});
+}
+
 void read_model(TomlSection section, ModelConfig& config) {
   DecoderSpec& spec = config.spec;
   std::string family = "qwen3";
@@ -28,6 +36,10 @@ void read_model(TomlSection section, ModelConfig& config) {
   section.get("experts", routing.experts, 2, Routing::kMaxExperts);
   routing.chosen = std::min(2, routing.experts);
   section.get("chosen_experts", routing.chosen, 1, Routing::kMaxChosen);
+  bool is_dense = false;
+  section.get("dense", is_dense);
+  if (is_dense && routing.experts > 0)
+    fail_usage("{}: expected either dense = true or experts, found both", section.file());
   spec.max_positions = 1024;
   section.get("max_positions", spec.max_positions, 32, kMost);
   section.get("rope_theta", layer.attention()->rope->theta, 1, 1e9);
@@ -38,6 +50,7 @@ void read_model(TomlSection section, ModelConfig& config) {
   set_family(spec, family);
   for (LayerSpec& one : spec.layer_specs)
     if (routing.experts > 0) one.put(ExpertsSpec{.routing = routing, .width = layer.ffn_width()});
+  if (is_dense) make_dense(spec);
   section.finish();
 }
 

@@ -108,8 +108,22 @@ TEST_F(Runs, RefuseBadRecipesInOneSentence) {
   expect_refused("[corpus]", "[corpsu]", "found \"corpsu\"");
   expect_refused("[corpus]", "[corpus", "not TOML");
   expect_refused("kv_heads = 1", "kv_heads = 3", "heads");
+  expect_refused("hidden = 32", "hidden = 32\nexperts = 4\ndense = true",
+                 "expected either dense = true or experts");
   EXPECT_THROW(read_recipe((directory_ / "none.toml").string()), Error);
   EXPECT_EQ(read_recipe(write("good.toml", kTiny)).trainer.exits[0].weight, 0.5f);
+}
+
+TEST_F(Runs, HaveDenseNetworksWhereTheRecipeSaysSo) {
+  const auto has_experts = [&](const char* more) {
+    std::string text = kTiny;
+    text.erase(text.find("[mtp]"), text.find("[evaluation]") - text.find("[mtp]"));
+    text.insert(text.find("hidden = 32"), fmt::format("family = \"granitemoehybrid\"\n{}", more));
+    return read_recipe(write("networks.toml", text)).trainer.model.spec.first<ExpertsSpec>() !=
+           nullptr;
+  };
+  EXPECT_TRUE(has_experts(""));
+  EXPECT_FALSE(has_experts("dense = true\n"));
 }
 
 TEST_F(Runs, GiveTheSameWeightsHoweverTheyAreRun) {
