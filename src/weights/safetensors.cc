@@ -30,6 +30,9 @@ constexpr StoredType kStoredTypes[] = {
 
 // Those that torch has.
 constexpr size_t kMostDimensions = 64;
+// A tensor has six and one for each dimension. A checkpoint of the largest models as one
+// file has a third of this; what is below is read within seconds.
+constexpr size_t kMostHeaderValues = 4'000'000;
 
 // Reads the description of one tensor, whose bytes are offsets into a buffer of `buffer_size`.
 class TensorReader {
@@ -163,7 +166,8 @@ SafetensorsHeader parse_safetensors_header(std::span<const std::byte> begin, int
                                            std::string_view where) {
   const int64_t buffer_begin = safetensors_header_end(begin, file_size, where);
   const std::string_view text = header_text(begin.first(buffer_begin), where);
-  const json::Value root = json::parse(text, where, {.max_depth = 4});
+  const json::Value root =
+      json::parse(text, where, {.max_depth = 4, .max_values = kMostHeaderValues});
   SafetensorsHeader header;
   for (const auto& [name, value] : root.as_object()) {
     if (name == "__metadata__")

@@ -67,6 +67,9 @@ TEST(Safetensors, RefusesABadTensor) {
                  "expected integers from 0 in shape, found -1");
   expect_refused(R"({"a":{"dtype":"F32","shape":[1.0],"data_offsets":[0,4]}})", "1234",
                  "found 1.0");
+  std::string many = "{\"a\":[0";
+  for (int i = 0; i < 4'000'000; ++i) many += ",0";
+  expect_refused(many + "]}", "", "expected at most 4000000 values of JSON, found more");
   std::string ones = "1";
   for (int i = 1; i < 65; ++i) ones += ",1";
   expect_refused(R"({"a":{"dtype":"F32","shape":[)" + ones + R"(],"data_offsets":[0,4]}})", "1234",
