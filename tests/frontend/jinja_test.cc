@@ -142,6 +142,23 @@ TEST(Jinja, TextIsBounded) {
   EXPECT_TRUE(has(failure("0123456789{{ 1 }}", small), "prints more than 10 bytes"));
 }
 
+// Values share their parts, separators repeat: what is printed is bounded before it is whole.
+TEST(Jinja, PrintedValuesAreBounded) {
+  const std::string shared =
+      "{% set n = namespace(x=[1]) %}{% for i in range(60) %}{% set n.x = [n.x, n.x] %}{% endfor "
+      "%}";
+  for (const char* print :
+       {"{{ n.x }}", "{{ n.x | tojson | length }}", "{{ n.x ~ '' }}", "{{ n.x | string | length }}",
+        "{{ n.x is upper }}", "{{ ('%s' * 100000) % (('a' * 1000000,) * 100000) }}",
+        "{{ ('{0}' * 40).format('a' * 1000000) }}",
+        "{{ ([1] * 9) | tojson(separators=('a' * 20000000, ':')) | length }}",
+        "{{ [[[1]]] | tojson(indent='a' * 20000000) | length }}",
+        "{{ ('\x01' * 40000000) | tojson | length }}", "{{ ['a' * 40000000] | string | length }}"})
+    EXPECT_TRUE(has(failure(shared + print), "a value prints more than 33554432 bytes"))
+        << print << ": " << failure(shared + print).substr(0, 200);
+  EXPECT_EQ(failure("{{ (['a' * 1000000] * 30) | tojson | length }}"), "rendered: 30000120");
+}
+
 TEST(Jinja, DepthIsBounded) {
   EXPECT_TRUE(has(failure("{% macro m() %}{{ m() }}{% endmacro %}{{ m() }}"), "deeper than"));
   EXPECT_TRUE(

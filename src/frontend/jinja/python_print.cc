@@ -31,7 +31,14 @@ std::string float_repr(double value) {
 
 namespace {
 
+// Before it is whole: values share their parts, so that few steps make much to print.
+void expect_room(const std::string& out, size_t more = 0) {
+  if (out.size() + more > kMostPrinted)
+    fault(fmt::format("a value prints more than {} bytes", kMostPrinted));
+}
+
 void append_string_repr(std::string& out, std::string_view s) {
+  expect_room(out, s.size());
   const bool has_single = s.find('\'') != s.npos, has_double = s.find('"') != s.npos;
   const char quote = has_single && !has_double ? '"' : '\'';
   out += quote;
@@ -83,6 +90,7 @@ void append_sequence(std::string& out, const Sequence& sequence) {
 }
 
 void append_repr(std::string& out, const Value& value) {
+  expect_room(out);
   if (value.is_undefined()) {
     out += "Undefined";
   } else if (value.is_none()) {
@@ -131,6 +139,7 @@ class JsonWriter {
   JsonWriter(std::string& out, const JsonStyle& style) : out_(out), style_(style) {}
 
   void write(const Value& value, int level = 0) {
+    expect_room(out_, style_.item_separator.size() + style_.key_separator.size());
     if (value.is_none()) {
       out_ += "null";
     } else if (value.is_bool()) {
@@ -198,11 +207,13 @@ class JsonWriter {
 
   void write_break(int level) {
     if (!style_.indent) return;
+    expect_room(out_, static_cast<size_t>(level) * style_.indent->size());
     out_ += '\n';
     for (int i = 0; i < level; ++i) out_ += *style_.indent;
   }
 
   void write_string(std::string_view s) {
+    expect_room(out_, s.size());
     if (!style_.ensure_ascii) return json::append_quoted(out_, s);
     std::string quoted;
     json::append_quoted(quoted, s);
@@ -343,6 +354,7 @@ std::string percent_formatted(std::string_view format, const Value& values) {
       ++used;
     }
     out += converted(c, *value);
+    expect_room(out);
   }
   if (!by_name && !values.as_dict() && used < (tuple ? tuple->items.size() : 1))
     fault("a format has more values than places");
@@ -352,7 +364,7 @@ std::string percent_formatted(std::string_view format, const Value& values) {
 std::string brace_formatted(std::string_view format, const Arguments& arguments) {
   std::string out;
   size_t next = 0;
-  for (size_t i = 0; i < format.size(); ++i) {
+  for (size_t i = 0; i < format.size(); ++i, expect_room(out)) {
     const char c = format[i];
     if ((c == '{' || c == '}') && i + 1 < format.size() && format[i + 1] == c) {
       out += c;

@@ -52,6 +52,9 @@ bool is_blank(std::string_view s);
 
 }  // namespace text
 
+// Bytes of a printed value, or of what a format makes; a Fault where there were more.
+constexpr size_t kMostPrinted = size_t{32} << 20;
+
 // Python's str() and repr(). Undefined is no text.
 std::string to_text(const Value& value);
 std::string to_repr(const Value& value);
