@@ -319,6 +319,7 @@ Axis adapters(const Schedule& base, const DecoderSpec& spec) {
   const auto with = [&](std::string label, int neighbours, int count) -> Schedule& {
     Schedule& s = vary(axis, base, std::move(label));
     s.adapters = count;
+    s.adapter_user = base.model.adapter_user();
     s.neighbours = neighbours;
     s.engine.adapters = {.most = 2 * Schedule::kMostAdapters, .most_rank = Schedule::kAdapterRank};
     return s;
@@ -374,7 +375,8 @@ std::vector<Axis> make_axes(bool full, const Schedule& base, const DecoderSpec& 
   if (base.model.ranks == 1 && !base.model.is_pipeline()) axes.push_back(steps_in_flight(base));
   axes.push_back(draft_trees(full, base));
   axes.push_back(drafters(full, base, spec));
-  if (MadeAdapters::exist_for(spec)) axes.push_back(adapters(base, spec));
+  if (MadeAdapters::exist_for(spec, base.model.adapter_user()))
+    axes.push_back(adapters(base, spec));
   axes.push_back(rejection(base));
   axes.push_back(all_together(full, base, spec));
   axes.push_back(restart(base));

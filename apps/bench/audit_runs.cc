@@ -193,7 +193,8 @@ std::vector<Request> AuditRunner::requests_of(const Schedule& schedule, int voca
 
 void AuditRunner::give_adapters(const Schedule& schedule, std::vector<Request>& requests) {
   if (!adapters_)
-    adapters_.emplace(model_->spec(), Schedule::kAdapterRank, Schedule::kMostAdapters, 0.1F);
+    adapters_.emplace(model_->spec(), schedule.adapter_user, Schedule::kAdapterRank,
+                      Schedule::kMostAdapters, 0.1F);
   for (Request& request : requests) {
     const int number = static_cast<int>(request.id % kFirstNeighbour);
     const bool is_probe = request.id < kFirstNeighbour;

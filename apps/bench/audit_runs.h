@@ -41,6 +41,7 @@ struct Schedule {
   bool keeps_others = false;  // or stay the others: a foil
   // Every second probe has one of two adapters; neighbours have any of so many, or none. 0: nobody.
   int adapters = 0;
+  AdapterUser adapter_user = AdapterUser::cpu;  // beside which matrices
   static constexpr int kMostAdapters = 5, kAdapterRank = 12;
 };
 

@@ -54,7 +54,7 @@ int run_adapter_bench(AdapterBenchFlags flags) {
   const ModelOptions options = flags.model.options;
   const std::shared_ptr<Model> model = open_model({.model = options});
   const Timer making;
-  const MadeAdapters made(model->spec(), flags.rank, most);
+  const MadeAdapters made(model->spec(), model->adapter_user(), flags.rank, most);
   EngineOptions engine{.prefix_caching = false,
                        .adapters = {.most = most, .most_rank = flags.rank}};
   engine.scheduler.max_num_seqs = most_batch;

@@ -47,18 +47,19 @@ class MadeTensors final : public TensorSource {
 
 }  // namespace
 
-MadeAdapters::MadeAdapters(const DecoderSpec& spec, int rank, int count, float size) {
+MadeAdapters::MadeAdapters(const DecoderSpec& spec, AdapterUser user, int rank, int count,
+                           float size) {
   static std::atomic<int> made = 0;
   directory_ = std::filesystem::temp_directory_path() /
                fmt::format("invar-adapters-{}-{}", ::getpid(), ++made);
   ThreadPool pool(1);
-  const std::vector<AdapterModule> modules = adaptable_modules(spec);
+  const std::vector<AdapterModule> modules = adaptable_modules(spec, user);
   for (int i = 0; i < count; ++i) {
     const std::string path = (directory_ / std::to_string(i)).string();
     write_peft_adapter(path, modules,
                        {.rank = rank, .alpha = static_cast<double>(rank), .targets = {}},
                        MadeTensors(modules, rank, 97 * static_cast<uint32_t>(i), size), pool);
-    adapters_.push_back(open_adapter(path, path, spec));
+    adapters_.push_back(open_adapter(path, path, spec, user));
   }
 }
 
@@ -67,8 +68,8 @@ MadeAdapters::~MadeAdapters() {
   std::filesystem::remove_all(directory_, ignored);
 }
 
-bool MadeAdapters::exist_for(const DecoderSpec& spec) {
-  return !adaptable_modules(spec).empty();
+bool MadeAdapters::exist_for(const DecoderSpec& spec, AdapterUser user) {
+  return !adaptable_modules(spec, user).empty();
 }
 
 }  // namespace invar::cli

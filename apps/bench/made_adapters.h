@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "engine/request.h"
+#include "model/adapter_user.h"
 #include "model/decoder_spec.h"
 
 namespace invar::cli {
@@ -14,7 +15,7 @@ namespace invar::cli {
 class MadeAdapters {
  public:
   // Writes adapters into directories, which are gone when this is. `size` is that of their numbers.
-  MadeAdapters(const DecoderSpec& spec, int rank, int count, float size = 0.01F);
+  MadeAdapters(const DecoderSpec& spec, AdapterUser user, int rank, int count, float size = 0.01F);
   ~MadeAdapters();
   MadeAdapters(const MadeAdapters&) = delete;
   MadeAdapters& operator=(const MadeAdapters&) = delete;
@@ -23,7 +24,7 @@ class MadeAdapters {
     return adapters_[static_cast<size_t>(i)];
   }
   // Whether a model can have any.
-  static bool exist_for(const DecoderSpec& spec);
+  static bool exist_for(const DecoderSpec& spec, AdapterUser user);
 
  private:
   std::filesystem::path directory_;

@@ -223,7 +223,8 @@ int run_generate(GenerateFlags flags) {
   const double load_seconds = load_timer.seconds();
   Request request{.params = flags.params};
   if (!flags.adapter.empty())
-    request.adapter = open_adapter(flags.adapter, flags.adapter, model->spec());
+    request.adapter =
+        open_adapter(flags.adapter, flags.adapter, model->spec(), model->adapter_user());
   const Tokenizer tokenizer = tokenizer_beside.get();
   add_end_tokens(request.params, *model, tokenizer);
   check_params(request, model->spec().vocab);  // before there is room for n answers

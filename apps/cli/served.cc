@@ -98,10 +98,10 @@ Served::Served(const ServeFlags& flags, const ModelOptions& options, const Token
 }
 void Served::open_adapters(const ServeFlags& flags, const ModelOptions& options) {
   if (!flags.has_adapters && flags.adapters.empty()) return;
-  model_.adapters =
-      &adapters_.emplace([spec = read_model_config(options).spec, limits = flags.adapter_limits](
-                             const std::string& name, const std::string& directory) {
-        auto adapter = open_adapter(name, directory, spec);
+  model_.adapters = &adapters_.emplace(
+      [spec = read_model_config(options).spec, user = options.adapter_user(),
+       limits = flags.adapter_limits](const std::string& name, const std::string& directory) {
+        auto adapter = open_adapter(name, directory, spec, user);
         AdapterSlots(limits).expect_possible(*adapter);
         return adapter;
       });

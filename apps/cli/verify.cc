@@ -119,8 +119,9 @@ Report recompute(const ServedAnswer& served, const std::shared_ptr<Model>& share
   const Tokenizer tokenizer = open_tokenizer(model);
   const auto chat = chat_template_of(model, flags);
   const ReceiptModel known = receipt_model(model, flags.template_file);
-  const auto adapter =
-      flags.adapter.empty() ? nullptr : open_adapter(flags.adapter, flags.adapter, model.spec());
+  const auto adapter = flags.adapter.empty() ? nullptr
+                                             : open_adapter(flags.adapter, flags.adapter,
+                                                            model.spec(), model.adapter_user());
   const AnswerTexts texts = answer_texts(model, tokenizer, chat ? &*chat : nullptr);
   std::optional<Asked> asked;
   SamplingParams shown;

@@ -238,8 +238,9 @@ int64_t Engine::adapter_bytes() const {
   const AdapterLimits& most = options_.adapters;
   if (most.most == 0) return 0;
   const DecoderSpec& spec = model_.spec();
-  return most.most * most_adapter_bytes(spec, model_.arithmetic().weights, most.most_rank) +
-         AdapterStep::most_bytes(spec, options_.step_rows, most.most_rank);
+  const AdapterUser user = model_.adapter_user();
+  return most.most * most_adapter_bytes(spec, user, model_.arithmetic().weights, most.most_rank) +
+         AdapterStep::most_bytes(spec, user, options_.step_rows, most.most_rank);
 }
 
 }  // namespace invar

@@ -34,6 +34,7 @@ class Model {
   Workers& workers() { return *workers_; }
   // Where the results of a step are.
   Device& device() const { return workers_->home().device(); }
+  AdapterUser adapter_user() const { return options().adapter_user(); }
   int ranks() const { return options().ranks; }
   int stages() const { return description_.stages(); }
   int threads_of_rank() const { return description_.threads_of_rank(pool_->size()); }

@@ -4,6 +4,8 @@
 #include <string>
 #include <vector>
 
+#include "model/adapter_user.h"
+
 namespace invar {
 
 struct ModelOptions {
@@ -34,6 +36,7 @@ struct ModelOptions {
   // How ranks on GPUs exchange partial sums: "auto" or "host", "staged", "nccl" (peer_group.h); for
   // benches "none" and "nccl-sum", with which answers are wrong or nobody's.
   std::string exchange = "auto";
+  AdapterUser adapter_user() const { return device == "cpu" ? AdapterUser::cpu : AdapterUser::gpu; }
   bool is_pipeline() const { return stages > 1 || !layer_cuts.empty(); }
   int workers() const {
     return ranks * (layer_cuts.empty() ? stages : static_cast<int>(layer_cuts.size()) + 1);

@@ -25,6 +25,16 @@ void Operations::expand(AdapterParams params, bool is_shared, float* y, int64_t 
   run("adapter B", kernels_.adapter_expand, params);
 }
 
+void Operations::add_adapted(const Activation& x, const Matrix& stack, int64_t size,
+                             ExpertRows rows, float* y, int64_t y_stride) {
+  AdapterParams params =
+      ws_.adapters.params_of_experts(model_, stack, size, rows.begin, rows.rows_of);
+  params.x = x;
+  params.matmul = kernels_.matmul;
+  run("adapter A", kernels_.adapter_shrink, params);
+  expand(params, false, y, y_stride);
+}
+
 void Operations::add_bias(float* x, int64_t x_stride, const float* bias, int64_t width,
                           PackPlace place) {
   if (bias)

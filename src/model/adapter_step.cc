@@ -16,12 +16,13 @@ AdapterStep::Slot& AdapterStep::slot_at(int32_t number) {
   return slots_[at];
 }
 
-int64_t AdapterStep::most_bytes(const DecoderSpec& spec, int64_t rows, int64_t rank) {
+int64_t AdapterStep::most_bytes(const DecoderSpec& spec, AdapterUser user, int64_t rows,
+                                int64_t rank) {
   int64_t outputs = 0;
-  for (const AdapterModule& module : adaptable_modules(spec))
+  for (const AdapterModule& module : adaptable_modules(spec, user))
     outputs = std::max(outputs, round_up(module.outputs, kLeafPad));
-  const int64_t values = 2 * outputs + round_up(spec.hidden, kLeafPad) +
-                         kMostAdapterTensors * round_up(rank, kLeafPad);
+  const int64_t values =
+      2 * outputs + round_up(spec.hidden, kLeafPad) + kMostTensorsBeside * round_up(rank, kLeafPad);
   return rows * values * static_cast<int64_t>(sizeof(float));
 }
 
@@ -78,11 +79,13 @@ void AdapterStep::begin(const Decoder& decoder, const Batch& batch, int max_rows
 
 void AdapterStep::find_rows(const Batch& batch) {
   num_used_ = 0;
+  used_of_row_.assign(batch.rows.size(), -1);
   for (int32_t t = 0; t < std::ssize(batch.rows); ++t) {
     const int32_t number = batch.sequences[static_cast<size_t>(batch.rows[t].sequence)].adapter;
     if (number < 0) continue;
     CHECK(number < std::ssize(slots_), "a row of an adapter that was not loaded");
     Used& used = use(number);
+    used_of_row_[static_cast<size_t>(t)] = static_cast<int32_t>(&used - used_.data());
     ++used.rows;
     if (!used.runs.empty() && used.runs.back().first + used.runs.back().count == t)
       ++used.runs.back().count;
@@ -124,7 +127,8 @@ void AdapterStep::take_memory(const Decoder& decoder) {
   if (rank <= rank_) return;
   rank_ = rank;
   type_ = decoder.arithmetic.activations();
-  const int64_t width = kMostAdapterTensors * round_up(rank, kLeafPad);
+  const int64_t width =
+      (is_on_host_ ? kMostTensorsBeside : kMostAdapterTensors) * round_up(rank, kLeafPad);
   const size_t values = static_cast<size_t>(max_rows_ * width);
   sums_ = {decoder.device(), values, "adapters' activations"};
   if (is_on_host_)
@@ -133,8 +137,11 @@ void AdapterStep::take_memory(const Decoder& decoder) {
 }
 
 bool AdapterStep::is_beside(const Matrix& w) const {
+  const auto* end = static_cast<const std::byte*>(w.data) + w.bytes();
   return std::ranges::any_of(targets_, [&](int32_t set) {
-    return std::ranges::binary_search(sets_[static_cast<size_t>(set)], w.data);
+    const Targets& targets = sets_[static_cast<size_t>(set)];
+    const auto first = std::ranges::lower_bound(targets, w.data);
+    return first != targets.end() && *first < static_cast<const void*>(end);
   });
 }
 
@@ -179,6 +186,20 @@ AdapterParams AdapterStep::params_on_device(const Matrix& w, bool is_shared) con
           .inner = {}};
 }
 
+AdapterGroup AdapterStep::group_of(const AdapterWeights::Product& product) const {
+  return {.a = product.a,
+          .outputs = product.outputs.data(),
+          .tensors = static_cast<int32_t>(product.outputs.size())};
+}
+
+AdapterParams AdapterStep::params_of_groups(int64_t width) const {
+  return {.groups = groups_.data(),
+          .num_groups = static_cast<int32_t>(groups_.size()),
+          .x = {},
+          .sums_stride = width,
+          .inner = {nullptr, type_, width}};
+}
+
 AdapterParams AdapterStep::params(const Matrix& w, bool is_shared) {
   if (!is_on_host_) return params_on_device(w, is_shared);
   groups_.clear();
@@ -189,19 +210,57 @@ AdapterParams AdapterStep::params(const Matrix& w, bool is_shared) {
     const AdapterWeights::Product* product = weights ? weights->beside(w) : nullptr;
     if (!product) continue;
     width = std::max(width, product->a.n);
-    groups_.push_back({.a = product->a,
-                       .outputs = product->outputs.data(),
-                       .tensors = static_cast<int32_t>(product->outputs.size()),
-                       .runs = used.runs.data(),
-                       .num_runs = static_cast<int32_t>(used.runs.size()),
-                       .rows = used.rows});
+    AdapterGroup& group = groups_.emplace_back(group_of(*product));
+    group.runs = used.runs.data();
+    group.num_runs = static_cast<int32_t>(used.runs.size());
+    group.rows = used.rows;
   }
-  return {.groups = groups_.data(),
-          .num_groups = static_cast<int32_t>(groups_.size()),
-          .x = {},
-          .sums = sums_.data(),
-          .sums_stride = width,
-          .inner = {inner_.data(), type_, width}};
+  AdapterParams params = params_of_groups(width);
+  params.sums = sums_.data();
+  params.inner.data = inner_.data();
+  return params;
+}
+
+AdapterParams AdapterStep::params_of_experts(const Decoder& decoder, const Matrix& stack,
+                                             int64_t size, const int32_t* begin,
+                                             const int32_t* rows_of) {
+  groups_.clear();
+  runs_.clear();
+  const int64_t experts = stack.count / size, pairs = begin[experts];
+  runs_.reserve(static_cast<size_t>(pairs));  // groups point into it
+  for (int64_t i = 0; i < experts; ++i)
+    add_groups_of_expert(stack.part(i * size, size), begin[i], begin[i + 1], rows_of);
+  int64_t width = 0;
+  for (const AdapterGroup& group : groups_) width = std::max(width, group.a.n);
+  AdapterParams params = params_of_groups(width);
+  params.sums = room(expert_sums_, decoder, pairs, width);
+  const size_t bytes = static_cast<size_t>(pairs * width * size_of(type_));
+  if (expert_inner_.size() < bytes)
+    expert_inner_ = {decoder.device(), bytes, "adapters' activations"};
+  params.inner.data = expert_inner_.data();
+  return params;
+}
+
+void AdapterStep::add_groups_of_expert(const Matrix& w, int32_t begin, int32_t end,
+                                       const int32_t* rows_of) {
+  for (int32_t number = 0; begin < end && number < std::ssize(used()); ++number) {
+    const AdapterWeights* weights = used()[static_cast<size_t>(number)].slot->weights.get();
+    const AdapterWeights::Product* product = weights ? weights->beside(w) : nullptr;
+    if (!product) continue;
+    AdapterGroup group = group_of(*product);
+    group.runs = runs_.data() + runs_.size();
+    for (int32_t j = begin; j < end; ++j) {
+      if (used_of_row_[static_cast<size_t>(rows_of[j])] != number) continue;
+      const bool goes_on = group.num_runs > 0 && runs_.back().first + runs_.back().count == j;
+      if (goes_on)
+        ++runs_.back().count;
+      else
+        runs_.push_back({j, 1});
+      group.num_runs += !goes_on;
+      ++group.rows;
+    }
+    if (group.rows > 0) groups_.push_back(group);
+  }
 }
 
 float* AdapterStep::room(DeviceArray<float>& of, const Decoder& decoder, int64_t rows,

@@ -23,7 +23,7 @@ struct AdapterShape {
 class AdapterStep {
  public:
   // Bytes of activations that steps with adapters of this rank take at most on a rank.
-  static int64_t most_bytes(const DecoderSpec& spec, int64_t rows, int64_t rank);
+  static int64_t most_bytes(const DecoderSpec& spec, AdapterUser user, int64_t rows, int64_t rank);
   // Takes in what comes with a batch, and whose rows are whose. An adapter that cannot be read, or
   // is another one than the batch says, leaves its slot broken: its rows become NaN, so that their
   // requests fail and no others.
@@ -44,6 +44,11 @@ class AdapterStep {
   // The addition to a product: see AdapterParams. The memory is good for any of them, in turn.
   // Where ranks share a product's inner size, every rank has the same stride.
   AdapterParams params(const Matrix& w, bool is_shared);
+  // The same beside every matrix of a stack, or gated pair of one, on a host: rows [begin[i],
+  // begin[i + 1]) of its activations go through the i-th; row j of them belongs to row rows_of[j]
+  // of the step.
+  AdapterParams params_of_experts(const Decoder& decoder, const Matrix& stack, int64_t size,
+                                  const int32_t* begin, const int32_t* rows_of);
   // Room for the products of a gated pair: [T][columns].
   float* pair_products(const Decoder& decoder, int64_t rows, int64_t columns);
   // Room for what is added to the residual stream.
@@ -70,6 +75,9 @@ class AdapterStep {
   void find_targets();
   void build_tables(const Decoder& decoder, int64_t rows);
   void take_memory(const Decoder& decoder);
+  void add_groups_of_expert(const Matrix& w, int32_t begin, int32_t end, const int32_t* rows_of);
+  AdapterGroup group_of(const AdapterWeights::Product& product) const;
+  AdapterParams params_of_groups(int64_t width) const;
   AdapterParams params_on_device(const Matrix& w, bool is_shared) const;
   // Memory for so many rows; on a device for more of them, so that it seldom changes its place.
   float* room(DeviceArray<float>& of, const Decoder& decoder, int64_t rows, int64_t columns) const;
@@ -83,10 +91,12 @@ class AdapterStep {
   std::vector<Targets> sets_;
   std::vector<int32_t> targets_;      // sets of the step, ascending
   std::vector<AdapterGroup> groups_;  // of the last params; on a host
+  std::vector<RowRun> runs_;          // of groups beside experts
+  std::vector<int32_t> used_of_row_;  // of used_; -1: none
   AdapterTableBuilder tables_;        // on a device
   std::vector<AdapterTableBuilder::RowsOfSlot> rows_of_slots_;
-  DeviceArray<float> sums_, pair_products_, added_;
-  DeviceArray<std::byte> inner_;
+  DeviceArray<float> sums_, pair_products_, added_, expert_sums_;
+  DeviceArray<std::byte> inner_, expert_inner_;
   DeviceArray<float> nan_;  // a row of a broken slot, on a device
   DType type_ = DType::bf16;
   bool is_on_host_ = true;

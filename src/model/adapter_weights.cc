@@ -17,46 +17,95 @@ namespace {
 
 using enum TensorRole;
 
-// Matrices whose products go by Operations::product, add_product and gated_product.
-constexpr TensorRole kAdapted[] = {q, k, v, q_gate, o, gate, up, down};
+// Matrices whose products go by Operations::product, add_product and gated_product: everywhere, and
+// on CPUs alone.
+constexpr TensorRole kEverywhere[] = {q, k, v, q_gate, o, gate, up, down};
+constexpr TensorRole kOnCpus[] = {recurrent_q,     recurrent_k,      recurrent_v, recurrent_gate,
+                                  recurrent_decay, recurrent_factor, decay_down,  gate_down,
+                                  recurrent_o,     conv_factor,      conv_gate,   conv_input,
+                                  conv_o,          shared_gate,      shared_up,   shared_down};
+// On CPUs alone as well, expert by expert.
+constexpr TensorRole kOfExperts[] = {expert_gate, expert_up, expert_down};
 
-// A tensor of the decoder that an adapter has something for, and which rows of B are its own.
+// A tensor of the decoder that an adapter has something for, which rows of B are its own, and what
+// the family multiplies the matrix by.
 struct Target {
   const AdapterModule* module;
   std::function<int64_t(int64_t)> row;  // empty: as they are
+  float scale = 1;
 };
 using Targets = std::map<std::string, Target>;
 
-bool is_adaptable(const StoredTensor& stored, const DecoderSpec& spec) {
-  return std::ranges::all_of(stored.parts, [&](const StoredTensor::Part& part) {
-    return std::ranges::count(kAdapted, part.of.role) > 0 && part.of.layer < spec.layers;
-  });
+bool is_of_expert(const StoredTensor& stored) {
+  return std::ranges::count(kOfExperts, stored.parts[0].of.role) > 0;
+}
+
+bool is_adaptable(const StoredTensor::Part& part, const DecoderSpec& spec, AdapterUser user) {
+  const TensorRole role = part.of.role;
+  if (part.of.layer >= spec.layers || part.at.is_transposed) return false;
+  if (std::ranges::count(kEverywhere, role) > 0) return true;
+  if (user != AdapterUser::cpu) return false;
+  if (std::ranges::count(kOfExperts, role) > 0)
+    return !spec.layer(part.of.layer).experts()->has_biases;
+  return std::ranges::count(kOnCpus, role) > 0;
+}
+
+bool is_adaptable(const StoredTensor& stored, const DecoderSpec& spec, AdapterUser user) {
+  return std::ranges::all_of(
+      stored.parts, [&](const StoredTensor::Part& part) { return is_adaptable(part, spec, user); });
+}
+
+const char* adaptable_to(AdapterUser user) {
+  return user == AdapterUser::cpu
+             ? "q, k, v, o, gate, up or down of a layer or of its experts, or a projection of its "
+               "heads with a state"
+             : "q, k, v, o, gate, up or down of a layer";
 }
 
 void expect_adapted(const LoraAdapter& adapter, const AdapterModule& module,
-                    const StoredTensor& stored, const DecoderSpec& spec) {
-  if (!is_adaptable(stored, spec))
-    fail("{}: adapters of {} are not computed; expected q, k, v, o, gate, up or down of a layer",
-         adapter.path(), json::quoted(module.name));
+                    const StoredTensor& stored, const DecoderSpec& spec, AdapterUser user) {
+  if (!is_adaptable(stored, spec, user))
+    fail("{}: adapters of {} are not computed{}; expected {}", adapter.path(),
+         json::quoted(module.name),
+         user == AdapterUser::gpu && is_adaptable(stored, spec, AdapterUser::cpu) ? " on GPUs" : "",
+         adaptable_to(user));
   if (stored.shape != std::vector<int64_t>{module.outputs, module.inputs})
     fail("{}: expected an adapter of {} for [{}], found one for [{}, {}]", adapter.path(),
          json::quoted(module.name), fmt::join(stored.shape, ", "), module.outputs, module.inputs);
+  const int64_t experts =
+      module.experts ? spec.layer(stored.parts[0].of.layer).experts()->routing.experts : 0;
+  if (module.experts != experts)
+    fail(
+        "{}: expected an adapter of each of {} experts, found one for {} experts in the stack of "
+        "{}",
+        adapter.path(), experts, module.experts, json::quoted(module.name));
 }
 
-Targets targets_of(const LoraAdapter& adapter, const DecoderSpec& spec) {
-  std::map<std::string, const StoredTensor*> by_name;
-  const std::vector<StoredTensor> tensors =
-      adapter.has_gguf_names() ? gguf_tensors(spec) : stored_tensors(spec);
-  for (const StoredTensor& tensor : tensors) by_name[tensor.name] = &tensor;
+// Tensors by their names in the model's files; where these hold the matrices of all experts in one
+// tensor, each expert's by the decoder's name.
+std::map<std::string, StoredTensor> tensors_by_name(const LoraAdapter& adapter,
+                                                    const DecoderSpec& spec) {
+  std::map<std::string, StoredTensor> by_name;
+  for (StoredTensor& tensor : adapter.has_gguf_names() ? gguf_tensors(spec) : stored_tensors(spec))
+    by_name[tensor.name] = std::move(tensor);
+  for (TensorSpec& tensor : tensors_of(spec))
+    if (std::ranges::count(kOfExperts, tensor.role) > 0)
+      by_name.try_emplace(tensor.name,
+                          StoredTensor{tensor.name, tensor.shape, {{tensor, {tensor.name}}}});
+  return by_name;
+}
+
+Targets targets_of(const LoraAdapter& adapter, const DecoderSpec& spec, AdapterUser user) {
+  const std::map<std::string, StoredTensor> by_name = tensors_by_name(adapter, spec);
   Targets targets;
   for (const AdapterModule& module : adapter.modules()) {
     const auto found = by_name.find(without_tower(module.name) + ".weight");
     if (found == by_name.end())
       fail("{}: expected modules of the {} model that is served, found {}", adapter.path(),
            spec.family, json::quoted(module.name));
-    expect_adapted(adapter, module, *found->second, spec);
-    for (const StoredTensor::Part& part : found->second->parts)
-      if (!targets.try_emplace(part.of.name, Target{&module, part.at.row}).second)
+    expect_adapted(adapter, module, found->second, spec, user);
+    for (const StoredTensor::Part& part : found->second.parts)
+      if (!targets.try_emplace(part.of.name, Target{&module, part.at.row, part.at.scale}).second)
         fail("{}: expected one adapter of a matrix, found {} for one that has another",
              adapter.path(), json::quoted(module.name));
   }
@@ -86,19 +135,22 @@ void for_modules(const DecoderSpec& spec, Use use) {
 
 }  // namespace
 
-std::vector<AdapterModule> adaptable_modules(const DecoderSpec& spec) {
+std::vector<AdapterModule> adaptable_modules(const DecoderSpec& spec, AdapterUser user) {
   std::vector<AdapterModule> modules;
   for_modules(spec, [&](const StoredTensor& stored, AdapterModule module) {
-    if (is_adaptable(stored, spec)) modules.push_back(std::move(module));
+    if (is_adaptable(stored, spec, user)) modules.push_back(std::move(module));
   });
   return modules;
 }
 
-int64_t most_adapter_bytes(const DecoderSpec& spec, DType type, int64_t rank) {
+int64_t most_adapter_bytes(const DecoderSpec& spec, AdapterUser user, DType type, int64_t rank) {
   int64_t elements = 0;
-  for (const AdapterModule& module : adaptable_modules(spec))
-    elements += Matrix{.n = round_up(rank, kLeafPad), .k = module.inputs}.elements() +
+  for_modules(spec, [&](const StoredTensor& stored, const AdapterModule& module) {
+    if (!is_adaptable(stored, spec, user) || is_of_expert(stored)) return;
+    const auto parts = std::ssize(stored.parts);  // each with an A of its own
+    elements += parts * Matrix{.n = round_up(rank, kLeafPad), .k = module.inputs}.elements() +
                 Matrix{.n = module.outputs, .k = rank}.elements();
+  });
   return elements * size_of(type);
 }
 
@@ -114,9 +166,9 @@ std::vector<AdapterModule> target_modules(const DecoderSpec& spec,
       if (is_meant) is_target = has_any[i] = true;
     }
     if (!is_target) return;
-    if (!is_adaptable(stored, spec))
-      fail("adapters of {} are not computed; expected q, k, v, o, gate, up or down of a layer",
-           json::quoted(module.name));
+    if (!is_adaptable(stored, spec, AdapterUser::trainer))
+      fail("adapters of {} are not trained; expected {}", json::quoted(module.name),
+           adaptable_to(AdapterUser::trainer));
     modules.push_back(std::move(module));
   });
   for (size_t i = 0; i < names.size(); ++i)
@@ -126,8 +178,8 @@ std::vector<AdapterModule> target_modules(const DecoderSpec& spec,
   return modules;
 }
 
-void expect_fits(const LoraAdapter& adapter, const DecoderSpec& spec) {
-  targets_of(adapter, spec);
+void expect_fits(const LoraAdapter& adapter, const DecoderSpec& spec, AdapterUser user) {
+  targets_of(adapter, spec, user);
 }
 
 // Visits the loaded weights: once to see how much memory it takes, then to fill it.
@@ -137,7 +189,8 @@ class AdapterPacker : public TensorVisitor {
       : out_(out),
         decoder_(decoder),
         adapter_(adapter),
-        targets_(targets_of(adapter, decoder.spec)) {}
+        targets_(targets_of(adapter, decoder.spec,
+                            decoder.device().is_host() ? AdapterUser::cpu : AdapterUser::gpu)) {}
 
   void pack() {
     visit();
@@ -155,7 +208,25 @@ class AdapterPacker : public TensorVisitor {
 
   void vector(const float*&, const std::vector<TensorRow>&, const Each*) override {}
   void matrix(Matrix& w, const std::vector<TensorRow>& rows, MatrixForm form) override {
-    if (form.each) return;
+    if (!form.each) return add_rows(w, rows, form, -1);
+    const int64_t size = form.is_pair ? 2 : 1;
+    for (int64_t i = 0; i < std::ssize(form.each->here); ++i)
+      add_rows(w.part(i * size, size), rows, form, form.each->here[static_cast<size_t>(i)]);
+  }
+
+ private:
+  void visit() {
+    for (layer_ = 0; layer_ < decoder_.spec.layers; ++layer_) {
+      const size_t number = static_cast<size_t>(layer_);
+      const LayerWeights& weights = decoder_.weights->layers()[number];
+      for (size_t part = 0; part < weights.size(); ++part)
+        decoder_.parts[number][part]->visit_tensors(*weights[part], *this);
+    }
+  }
+
+  // Adds the adapters beside a matrix of these rows, an expert's or the layer's.
+  void add_rows(const Matrix& w, const std::vector<TensorRow>& rows, const MatrixForm& form,
+                int expert) {
     const Matrix* product = &w;  // that a row's tensor is in
     auto others = form.others ? std::span<const Matrix>(*form.others) : std::span<const Matrix>();
     std::vector<AdaptedRow> adapted;
@@ -171,22 +242,12 @@ class AdapterPacker : public TensorVisitor {
       const PackPlace place =
           form.is_pair ? column_of_pair(w, static_cast<int64_t>(i)) : PackPlace{output};
       output += rows[i].rows.count;
-      const auto found = targets_.find(tensor_name(rows[i], layer_));
+      const auto found = targets_.find(tensor_name(rows[i], layer_, expert));
       if (found == targets_.end()) continue;
       adapted.push_back({&rows[i], &found->second, place, inner});
       inner += round_up(found->second.module->rank, kLeafPad);
     }
     add(*product, adapted, inner);
-  }
-
- private:
-  void visit() {
-    for (layer_ = 0; layer_ < decoder_.spec.layers; ++layer_) {
-      const size_t number = static_cast<size_t>(layer_);
-      const LayerWeights& weights = decoder_.weights->layers()[number];
-      for (size_t part = 0; part < weights.size(); ++part)
-        decoder_.parts[number][part]->visit_tensors(*weights[part], *this);
-    }
   }
 
   Matrix placed(int64_t n, int64_t k) {
@@ -202,7 +263,7 @@ class AdapterPacker : public TensorVisitor {
     for (const AdaptedRow& row : rows) {
       const AdapterModule& module = *row.target->module;
       product.outputs.push_back({.b = placed(row.row->rows.count, module.rank),
-                                 .scale = static_cast<float>(module.scale),
+                                 .scale = static_cast<float>(module.scale * row.target->scale),
                                  .inner = row.inner,
                                  .output = row.place.output,
                                  .step = row.place.step});

@@ -7,26 +7,32 @@
 #include <vector>
 
 #include "kernels/adapters.h"
+#include "model/adapter_user.h"
 #include "model/decoder.h"
 #include "weights/lora_adapter.h"
 
 namespace invar {
 
+// The most tensors of one product: queries, keys, values and gates of heads with a state.
+constexpr int kMostTensorsBeside = 4;
+
 // Throws Error naming the module, where one is not of a matrix that can have an adapter in this
 // model, or is of another shape.
-void expect_fits(const LoraAdapter& adapter, const DecoderSpec& spec);
+void expect_fits(const LoraAdapter& adapter, const DecoderSpec& spec, AdapterUser user);
 
 // The modules of a model that can have an adapter, with their sizes alone.
-std::vector<AdapterModule> adaptable_modules(const DecoderSpec& spec);
+std::vector<AdapterModule> adaptable_modules(const DecoderSpec& spec, AdapterUser user);
 
-// Those that names mean as PEFT's target_modules does; kAllLinear: all matrices of the layers.
-// Throws Error naming what can have no adapter, or a name that means nothing.
+// Those that the trainer can give one to, and that names mean as PEFT's target_modules does;
+// kAllLinear: all matrices of the layers. Throws Error naming what can have no adapter, or a name
+// that means nothing.
 inline constexpr std::string_view kAllLinear = "all-linear";
 std::vector<AdapterModule> target_modules(const DecoderSpec& spec,
                                           const std::vector<std::string>& names);
 
-// Bytes that one adapter of this rank beside all these matrices takes at most on a rank.
-int64_t most_adapter_bytes(const DecoderSpec& spec, DType type, int64_t rank);
+// Bytes that one adapter of this rank beside all these matrices takes at most on a rank, those of
+// experts aside.
+int64_t most_adapter_bytes(const DecoderSpec& spec, AdapterUser user, DType type, int64_t rank);
 
 class AdapterWeights {
  public:

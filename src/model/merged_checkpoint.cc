@@ -76,7 +76,7 @@ void write_merged(const std::string& from, const std::string& adapter_directory,
   if (adapter.has_gguf_names())
     fail("{}: expected an adapter as PEFT saves it, to be merged, found a GGUF file",
          adapter.path());
-  expect_fits(adapter, model.config.spec);
+  expect_fits(adapter, model.config.spec, AdapterUser::cpu);
   adapter.digest(pool);  // all of it is finite
   write_checkpoint(to, MergedSource(*model.stored, adapter), pool, {.progress = how.progress});
   copy_texts(from, to);

@@ -48,6 +48,18 @@ class Operations {
   void run_product(const char* name, MatmulParams params);
   // Whether adapters of some rows add to the product of w.
   bool is_adapted(const Matrix& w) const { return ws_.adapters.is_beside(w); }
+  // y = y + what adapters add to the products of experts, on a host: `stack` has an expert's
+  // matrix, or with a `size` of 2 its gated pair, at each place. See
+  // AdapterStep::params_of_experts.
+  struct ExpertRows {
+    const int32_t *begin, *rows_of;
+  };
+  void add_adapted(const Activation& x, const Matrix& stack, int64_t size, ExpertRows rows,
+                   float* y, int64_t y_stride);
+  // Room for the products of gated pairs, of so many columns.
+  float* pair_products(int64_t rows, int64_t columns) {
+    return ws_.adapters.pair_products(model_, rows, columns);
+  }
   // out = curve(gate(x)) * up(x). A tape keeps both products in `dots`.
   void gated_product(const char* name, GatedMatmulParams params, float* dots = nullptr);
   // y[t][h] = x[t][h] * w[h]; a head's x begins `x_step` elements after the one before it.
@@ -113,10 +125,9 @@ class Operations {
   // What a product with `w` multiplies: x, or where w is integers or e4m3 numbers those of x.
   Activation factor(const Activation& x, const Matrix& w, int64_t rows, int split_k);
   void all_gather(const void* mine, int64_t bytes, void* all);
+  bool is_on_host() const { return model_.device().is_host(); }
   // The baseline on a CPU computes some lines of a layer its own way (numerics 10).
-  bool is_host_baseline() const {
-    return model_.arithmetic.is_baseline && model_.device().is_host();
-  }
+  bool is_host_baseline() const { return model_.arithmetic.is_baseline && is_on_host(); }
   void baseline_attention(const char* name, const AttentionParams& params);
 
  private:

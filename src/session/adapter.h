@@ -7,6 +7,7 @@
 #include <string>
 
 #include "engine/request.h"
+#include "model/adapter_user.h"
 #include "model/decoder_spec.h"
 
 namespace invar {
@@ -15,13 +16,14 @@ namespace invar {
 // this model can be computed with.
 std::shared_ptr<const RequestAdapter> open_adapter(const std::string& name,
                                                    const std::string& directory,
-                                                   const DecoderSpec& spec);
+                                                   const DecoderSpec& spec, AdapterUser user);
 
 // Those that were looked at, by directory: each is read again when its files have changed.
 class OpenedAdapters {
  public:
   // Throws as open_adapter does.
-  std::shared_ptr<const RequestAdapter> open(const std::string& directory, const DecoderSpec& spec);
+  std::shared_ptr<const RequestAdapter> open(const std::string& directory, const DecoderSpec& spec,
+                                             AdapterUser user);
 
  private:
   static constexpr size_t kMost = 1 << 14;

@@ -67,7 +67,7 @@ Request Session::Impl::request(Running& at, std::vector<int32_t> prompt,
   add_end_tokens(request.params, at.model(), tokenizer);
   if (!asked.lora.empty()) {
     const std::lock_guard lock(compiling);
-    request.adapter = adapters.open(asked.lora, at.model().spec());
+    request.adapter = adapters.open(asked.lora, at.model().spec(), at.model().adapter_user());
   }
   if (asked.structured_outputs.empty()) return request;
   const std::lock_guard lock(compiling);

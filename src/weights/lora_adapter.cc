@@ -15,9 +15,11 @@
 
 namespace invar {
 
-namespace {
-
-void expect_matrix(const TensorSource& tensors, const std::string& name) {
+void expect_factor(const TensorSource& tensors, const std::string& module, char which,
+                   const std::string& name, const std::string& missing) {
+  if (name.empty())
+    fail("{}: expected {} of the adapter of {}, found none", tensors.where(missing), which,
+         json::quoted(module));
   const TensorInfo& info = tensors.info(name);
   const bool is_float =
       info.dtype == DType::bf16 || info.dtype == DType::f16 || info.dtype == DType::f32;
@@ -25,8 +27,6 @@ void expect_matrix(const TensorSource& tensors, const std::string& name) {
     fail("{}: expected a matrix of BF16, F16 or F32, found {} of [{}]", tensors.where(name),
          name_of(info.dtype), fmt::join(info.shape, ", "));
 }
-
-}  // namespace
 
 LoraAdapter::LoraAdapter(const std::string& path)
     : LoraAdapter(is_gguf(path) ? open_gguf_adapter(path) : open_peft_adapter(path)) {}
@@ -53,13 +53,8 @@ Digest LoraAdapter::digest(ThreadPool& pool) const {
 AdapterModule adapter_module(const TensorSource& tensors, const std::string& module,
                              const AdapterFactors& factors,
                              FunctionRef<std::string(char which)> name_of) {
-  for (const char which : {'A', 'B'}) {
-    const std::string& name = which == 'A' ? factors.a : factors.b;
-    if (name.empty())
-      fail("{}: expected {} of the adapter of {}, found none", tensors.where(name_of(which)), which,
-           json::quoted(module));
-    expect_matrix(tensors, name);
-  }
+  for (const char which : {'A', 'B'})
+    expect_factor(tensors, module, which, which == 'A' ? factors.a : factors.b, name_of(which));
   const auto& a = tensors.info(factors.a).shape;
   const auto& b = tensors.info(factors.b).shape;
   if (a[0] != b[1] || a[0] > kMostAdapterRank)

@@ -21,8 +21,9 @@ struct AdapterModule {
   // "blk.0.attn_q".
   std::string name;
   int64_t inputs = 0, outputs = 0, rank = 0;
-  double scale = 1;  // s: alpha / rank, or alpha / sqrt(rank)
-  std::string a, b;  // its tensors: [rank][inputs], [outputs][rank]
+  double scale = 1;     // s: alpha / rank, or alpha / sqrt(rank)
+  std::string a, b;     // its tensors: [rank][inputs], [outputs][rank]
+  int64_t experts = 0;  // where it is one expert's of a stack: how many that has
 };
 
 class LoraAdapter {
@@ -52,8 +53,13 @@ class LoraAdapter {
 struct AdapterFactors {
   std::string a, b;
 };
+// Throws Error unless there is such a tensor, a matrix of BF16, F16 or F32. `missing`: what its
+// name would be.
+void expect_factor(const TensorSource& tensors, const std::string& module, char which,
+                   const std::string& name, const std::string& missing);
+
 // Throws Error unless A is [rank][inputs] and B [outputs][rank], of BF16, F16 or F32; else the
-// module with its rank, not scaled yet. `missing`: what the name of a tensor of A or B that is not
+// module with its rank, not scaled yet. `name_of`: what the name of a tensor of A or B that is not
 // there would be.
 AdapterModule adapter_module(const TensorSource& tensors, const std::string& module,
                              const AdapterFactors& factors,

@@ -13,6 +13,7 @@
 #include "base/json.h"
 #include "weights/checkpoint_writer.h"
 #include "weights/hf_directory.h"
+#include "weights/stacked_experts.h"
 
 namespace invar {
 
@@ -50,6 +51,7 @@ constexpr std::string_view kWithoutEffect[] = {"alpha_pattern",
                                                "revision",
                                                "runtime_config",
                                                "target_modules",
+                                               "target_parameters",
                                                "task_type",
                                                "use_rslora"};
 // Ways to begin that leave the base's weights as they are.
@@ -87,7 +89,11 @@ class Config {
     by_root_ = rslora && *rslora == json::Value(true);
     expect_plain_patterns("rank_pattern");
     expect_plain_patterns("alpha_pattern");
+    read_parameters();
   }
+
+  // Which parameters of experts are targets: "gate_up_proj", "down_proj".
+  const std::set<std::string>& parameters() const { return parameters_; }
 
   int64_t rank_of(const std::string& module) const {
     const double rank = number("r", "rank_pattern", module);
@@ -102,6 +108,21 @@ class Config {
   }
 
  private:
+  void read_parameters() {
+    const json::Value* list = root_.find("target_parameters");
+    if (!list || list->is_null()) return;
+    if (!list->is_array())
+      fail("{}: expected an array as target_parameters, found {}", path_, json::excerpt(*list));
+    for (const json::Value& one : list->as_array()) {
+      const bool is_known = one.is_string() && (is_module_named(one.as_string(), "gate_up_proj") ||
+                                                is_module_named(one.as_string(), "down_proj"));
+      if (!is_known)
+        fail("{}: expected gate_up_proj or down_proj of experts in \"target_parameters\", found {}",
+             path_, json::excerpt(one));
+      parameters_.insert(one.as_string().substr(one.as_string().rfind('.') + 1));
+    }
+  }
+
   // The first pattern that a module's name ends with says its number, else the key does.
   double number(const char* key, const char* patterns, const std::string& module) const {
     const json::Value* value = root_.find(key);
@@ -117,8 +138,11 @@ class Config {
     return value->as_number();
   }
 
-  // Patterns are regular expressions; read are those that are names, as PEFT writes them.
+  // Patterns are regular expressions; read are those that are names, as PEFT writes them, or stand
+  // for all that end with one (".*\\.gate_up_proj").
   static std::string name_of(std::string_view pattern) {
+    constexpr std::string_view kAnyBefore = ".*\\.";
+    if (pattern.starts_with(kAnyBefore)) pattern.remove_prefix(kAnyBefore.size());
     std::string name;
     for (size_t i = pattern.starts_with('^') ? 1 : 0; i < pattern.size(); ++i)
       if (pattern[i] != '\\') name += pattern[i];
@@ -142,6 +166,7 @@ class Config {
   std::string path_;
   json::Value root_;
   bool by_root_ = false;
+  std::set<std::string> parameters_;
 };
 
 // The module of a tensor of A or B; none for another tensor.
@@ -185,7 +210,13 @@ LoraAdapter open_peft_adapter(const std::string& directory) {
   const Config config(join(directory, kConfig));
   std::unique_ptr<TensorSource> tensors = open_tensors(directory, kTensors);
   std::vector<AdapterModule> modules;
+  std::map<std::string, StackedExperts> stacks;
   for (const auto& [name, factors] : tensors_by_module(*tensors)) {
+    if (const std::string experts = experts_module(name); !experts.empty()) {
+      stacks.try_emplace(experts, StackedExperts{experts, {}})
+          .first->second.factors.push_back(factors);
+      continue;
+    }
     AdapterModule module =
         adapter_module(*tensors, name, factors, [&](char which) { return peft_name(name, which); });
     const int64_t rank = config.rank_of(name);
@@ -194,6 +225,13 @@ LoraAdapter open_peft_adapter(const std::string& directory) {
            tensors->where(factors.a), rank, module.rank, module.inputs);
     module.scale = config.scale_of(name, rank);
     modules.push_back(std::move(module));
+  }
+  if (!stacks.empty()) {
+    const auto rank = [&](const std::string& name) { return config.rank_of(name); };
+    const auto scale = [&](const std::string& name, int64_t r) { return config.scale_of(name, r); };
+    tensors =
+        split_experts(std::move(tensors), stacks, {config.parameters(), rank, scale}, modules);
+    std::ranges::sort(modules, {}, &AdapterModule::name);
   }
   return LoraAdapter(directory, std::move(modules), std::move(tensors));
 }

@@ -18,7 +18,7 @@ using testing_engine::Record;
 std::shared_ptr<const RequestAdapter> made_adapter(const DecoderSpec& spec, uint32_t number,
                                                    int rank) {
   std::vector<testing_adapter::Module> modules;
-  for (const AdapterModule& module : adaptable_modules(spec))
+  for (const AdapterModule& module : adaptable_modules(spec, AdapterUser::gpu))
     if (number != 2 || module.name.ends_with("q_proj") || module.name.ends_with("v_proj"))
       modules.push_back({module.name, module.outputs, module.inputs});
   const auto directory =

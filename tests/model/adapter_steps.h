@@ -16,7 +16,7 @@ namespace invar::testing_model {
 // Beside every matrix that can have one, or beside q and v alone.
 inline AdapterLoad made_load(int32_t slot, uint32_t seed, int rank, bool all = true) {
   std::vector<testing_adapter::Module> modules;
-  for (const AdapterModule& module : adaptable_modules(preset_spec("tiny")))
+  for (const AdapterModule& module : adaptable_modules(preset_spec("tiny"), AdapterUser::gpu))
     if (all || module.name.ends_with("q_proj") || module.name.ends_with("v_proj"))
       modules.push_back({module.name, module.outputs, module.inputs});
   const auto directory =

@@ -33,10 +33,18 @@ class Merged final : public TensorSource {
   Merged(const DecoderSpec& spec, const TensorSource& base, const LoraAdapter& adapter)
       : base_(base) {
     for (const std::string& name : base.names()) infos_[name] = {DType::f32, base.info(name).shape};
+    std::map<std::string, const AdapterModule*> modules;
+    for (const AdapterModule& module : adapter.modules())
+      modules[module.name + ".weight"] = &module;
     for (const StoredTensor& stored : stored_tensors(spec))
-      for (const AdapterModule& module : adapter.modules())
-        if (module.name + ".weight" == stored.name)
-          for (const auto& part : stored.parts) add(part, module, adapter.tensors());
+      for (const auto& part : stored.parts) {
+        const auto found = modules.find(stored.name);
+        const auto of_expert = modules.find(part.of.name);  // where it is stored with all others'
+        if (found != modules.end())
+          add(part, *found->second, adapter.tensors());
+        else if (part.of.expert >= 0 && of_expert != modules.end())
+          add({part.of, {}}, *of_expert->second, adapter.tensors());
+      }
   }
   const std::vector<std::string>& names() const override { return base_.names(); }
   bool has(std::string_view name) const override { return base_.has(name); }
@@ -64,7 +72,7 @@ class Merged final : public TensorSource {
         for (int64_t r = 0; r < module.rank; ++r)
           add += double{b[row * module.rank + r]} * a[r * module.inputs + k];
         float& value = sum[n * module.inputs + k];
-        value = static_cast<float>(value + module.scale * add);
+        value = static_cast<float>(value + module.scale * part.at.scale * add);
       }
     }
   }
@@ -118,7 +126,7 @@ double distance(const std::vector<float>& a, const std::vector<float>& b) {
 // Every module that can have an adapter, of one rank but for one module.
 LoraAdapter adapter_for(const DecoderSpec& spec) {
   std::vector<testing_adapter::Module> modules;
-  for (const AdapterModule& module : adaptable_modules(spec))
+  for (const AdapterModule& module : adaptable_modules(spec, AdapterUser::cpu))
     modules.push_back({module.name, module.outputs, module.inputs});
   const auto directory = std::filesystem::path(::testing::TempDir()) /
                          ("model_adapters_" + std::to_string(::getpid()));
@@ -126,15 +134,18 @@ LoraAdapter adapter_for(const DecoderSpec& spec) {
       testing_adapter::write(directory, modules, {.seed = 9, .rank = 5, .alpha = 3, .size = 0.1F}));
 }
 
-void expect_merged(const DecoderSpec& spec, size_t tensors) {
+void expect_merged(const DecoderSpec& spec, size_t tensors, const LoraAdapter& adapter) {
   const auto source = dummy_weights(spec, 3);
-  const LoraAdapter adapter = adapter_for(spec);
   const Merged merged(spec, *source, adapter);
   EXPECT_EQ(merged.merged(), tensors) << spec.family;
   const auto beside = logits_of(spec, *source, &adapter);
   const auto inside = logits_of(spec, merged, nullptr);
   EXPECT_LT(distance(inside, beside), 1e-5) << spec.family;
   EXPECT_GT(distance(inside, logits_of(spec, *source, nullptr)), 1e-2) << spec.family;
+}
+
+void expect_merged(const DecoderSpec& spec, size_t tensors) {
+  expect_merged(spec, tensors, adapter_for(spec));
 }
 
 DecoderSpec spec_of(const std::string& config) {
@@ -161,14 +172,36 @@ TEST(AdaptersOfFamilies, AreTheNumbersOfMergedModels) {
   expect_merged(with(R"("model_type": "olmo2", "architectures": ["Olmo2ForCausalLM"])"), 2 * 7);
 }
 
+// Heads with a state, short convolutions, and experts with a shared one; multipliers of a family.
+TEST(AdaptersOfFamilies, StandBesideStatesAndExperts) {
+  const auto spec_of_made = [](const char* preset, const char* family) {
+    return override_spec(preset_spec(preset), {.family = family, .layers = 4});
+  };
+  for (const auto& [family, tensors] :
+       std::initializer_list<std::pair<const char*, size_t>>{{"qwen3_next", 134},
+                                                             {"qwen3_5_text", 38},
+                                                             {"olmo_hybrid", 37},
+                                                             {"kimi_linear", 136},
+                                                             {"nemotron_h", 30},
+                                                             {"granitemoehybrid", 34},
+                                                             {"falcon_h1", 52},
+                                                             {"lfm2", 28}}) {
+    DecoderSpec spec = spec_of_made("tiny", family);
+    if (spec.family == "falcon_h1") spec.multipliers.emplace().key = 0.5;
+    expect_merged(spec, tensors);
+  }
+  expect_merged(preset_spec("tiny-moe"), 163);
+}
+
 TEST(AdaptersOfFamilies, WhatHasNoneIsRefusedByItsName) {
   const DecoderSpec spec = preset_spec("tiny-moe");
-  const auto refusal = [&](const std::vector<testing_adapter::Module>& modules) -> std::string {
+  const auto refusal = [&](const std::vector<testing_adapter::Module>& modules,
+                           AdapterUser user = AdapterUser::cpu) -> std::string {
     const auto directory = std::filesystem::path(::testing::TempDir()) /
                            ("refused_adapter_" + std::to_string(::getpid()));
     const LoraAdapter adapter(testing_adapter::write(directory, modules, {}));
     try {
-      expect_fits(adapter, spec);
+      expect_fits(adapter, spec, user);
     } catch (const Error& error) {
       return error.what();
     }
@@ -184,12 +217,38 @@ TEST(AdaptersOfFamilies, WhatHasNoneIsRefusedByItsName) {
   for (const auto& module : std::vector<testing_adapter::Module>{
            {"model.layers.0.self_attn.q_proj", spec.query_width(), d + 1},
            {"model.layers.0.mlp.gate", 8, d},
-           {"model.layers.0.mlp.experts.0.up_proj", 8, d},
+           {"model.layers.0.mlp.experts.0.up_proj", 8, d},  // of another shape
+           {"model.layers.0.mlp.experts.999.up_proj", 8, d},
            {"model.layers.99.self_attn.q_proj", spec.query_width(), d},
            {"model.embed_tokens", spec.vocab, d},
            {"lm_head", spec.vocab, d}}) {
     const std::string said = refusal({module});
     EXPECT_NE(said.find(json::quoted(module.name)), said.npos) << module.name << ": " << said;
+  }
+  const testing_adapter::Module of_expert = {"model.layers.0.mlp.experts.0.up_proj",
+                                             spec.layer(0).experts()->width, d};
+  EXPECT_EQ(refusal({of_expert}), "");
+  EXPECT_NE(refusal({of_expert}, AdapterUser::gpu).find("are not computed on GPUs"),
+            std::string::npos);
+  EXPECT_NE(refusal({of_expert}, AdapterUser::trainer), "");
+}
+
+TEST(AdaptersOfFamilies, AStackIsOfAllExperts) {
+  const DecoderSpec spec = preset_spec("tiny-moe");
+  const ExpertsSpec& experts = *spec.layer(0).experts();
+  const auto directory = std::filesystem::path(::testing::TempDir()) /
+                         ("stacked_adapter_" + std::to_string(::getpid()));
+  testing_adapter::Stacks stacks{.module = "model.layers.0.mlp.experts",
+                                 .experts = experts.routing.experts,
+                                 .hidden = static_cast<int>(spec.hidden),
+                                 .width = static_cast<int>(experts.width)};
+  EXPECT_NO_THROW(expect_fits(LoraAdapter(stacks.write(directory)), spec, AdapterUser::cpu));
+  --stacks.experts;
+  try {
+    expect_fits(LoraAdapter(stacks.write(directory)), spec, AdapterUser::cpu);
+    ADD_FAILURE() << "an expert has none";
+  } catch (const Error& error) {
+    EXPECT_NE(std::string(error.what()).find("expected an adapter of each of"), std::string::npos);
   }
 }
 

@@ -3,6 +3,7 @@
 
 #include <filesystem>
 #include <fstream>
+#include <numeric>
 #include <string>
 #include <vector>
 
@@ -92,5 +93,33 @@ inline std::string write(const std::filesystem::path& directory, const std::vect
   tensors.write(directory / "adapter_model.safetensors");
   return directory.string();
 }
+
+// Stacks of experts as PEFT saves them, with numbers that count up: A[e * rank + r][k] and
+// B[n][r * experts + e].
+struct Stacks {
+  std::string module = "model.layers.1.mlp.experts";
+  int experts = 3, rank = 2, hidden = 8, width = 6;
+  std::string of_gate_up = ".base_layer", of_down = "";  // which wraps which
+  json::Object more = {};
+
+  std::string write(const std::filesystem::path& directory) const {
+    Tensors tensors;
+    const auto add = [&](const std::string& wrapped, int inputs, int outputs, float from) {
+      std::vector<float> a(static_cast<size_t>(experts * rank * inputs));
+      std::vector<float> b(static_cast<size_t>(outputs * rank * experts));
+      std::iota(a.begin(), a.end(), from);
+      std::iota(b.begin(), b.end(), from + 0.5F);
+      const std::string name = "base_model.model." + module + wrapped;
+      tensors.add(name + ".lora_A.weight", {experts * rank, inputs}, a);
+      tensors.add(name + ".lora_B.weight", {outputs, rank * experts}, b);
+    };
+    add(of_gate_up, hidden, 2 * width, 1);
+    add(of_down, width, hidden, 1001);
+    std::filesystem::create_directories(directory);
+    write_config(directory, {.rank = rank, .alpha = 6, .more = more});
+    tensors.write(directory / "adapter_model.safetensors");
+    return directory.string();
+  }
+};
 
 }  // namespace invar::testing_adapter

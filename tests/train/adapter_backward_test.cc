@@ -63,7 +63,7 @@ class AdapterBackward : public testing::TestWithParam<TinyModel> {
   }
 
   static std::vector<AdapterModule> made_modules(const DecoderSpec& spec) {
-    std::vector<AdapterModule> modules = adaptable_modules(spec);
+    std::vector<AdapterModule> modules = adaptable_modules(spec, AdapterUser::trainer);
     for (AdapterModule& module : modules) {
       module.rank = kRank;
       module.scale = kAlpha / kRank;

@@ -196,7 +196,8 @@ TEST_F(LoraRuns, LearnAndWriteWhatServersOpen) {
   EXPECT_LT(losses.back(), losses.front());
   const HfDirectory base = open_hf_directory(*directory_ / "base/model");
   const DecoderSpec spec = parse_model_config(base.config, base.generation_config, "").spec;
-  const auto adapter = open_adapter("a", *directory_ / "learns/adapter", spec);
+  const auto adapter =
+      open_adapter("a", *directory_ / "learns/adapter", spec, AdapterUser::trainer);
   EXPECT_EQ(adapter->rank, 4);
   const json::Value config = json::parse_file(*directory_ / "learns/adapter/adapter_config.json");
   EXPECT_EQ(*config.find("lora_alpha"), json::Value(8.0));
@@ -268,7 +269,7 @@ TEST_F(LoraRuns, LearnByReinforcement) {
   // Servers open the adapter that was written.
   const HfDirectory base = open_hf_directory(*directory_ / "base/model");
   const DecoderSpec spec = parse_model_config(base.config, base.generation_config, "").spec;
-  EXPECT_EQ(open_adapter("a", *directory_ / "rl/adapter", spec)->rank, 4);
+  EXPECT_EQ(open_adapter("a", *directory_ / "rl/adapter", spec, AdapterUser::trainer)->rank, 4);
   // Stopped and gone on with; with threads.
   EXPECT_NE(run(rl_recipe(), "rl-halves", nullptr, 1), expected);
   EXPECT_EQ(run(rl_recipe(), "rl-halves"), expected);

@@ -289,7 +289,8 @@ class Sampled : public testing::Test {
     request.params.seed = 11;
     request.params.logprobs = 0;
     if (with_adapter)
-      request.adapter = open_adapter("trained", directory_ / "adapter", model_.spec());
+      request.adapter =
+          open_adapter("trained", directory_ / "adapter", model_.spec(), AdapterUser::trainer);
     testing_engine::Record record;
     engine.add(std::move(request));
     while (engine.has_work()) engine.step(record);
@@ -358,7 +359,7 @@ TEST_F(Sampled, IsAPeftDirectory) {
     EXPECT_EQ(module.rank, 16);
     EXPECT_EQ(module.scale, 6 / 4.0);
   }
-  EXPECT_NO_THROW(expect_fits(adapter, options_.model.spec));
+  EXPECT_NO_THROW(expect_fits(adapter, options_.model.spec, AdapterUser::trainer));
   const json::Value config = json::parse_file(directory_ / "adapter/adapter_config.json");
   EXPECT_EQ(*config.find("use_rslora"), json::Value(true));
   EXPECT_EQ(*config.find("target_modules"),

@@ -14,6 +14,7 @@ namespace {
 
 using testing_adapter::Adapter;
 using testing_adapter::Module;
+using testing_adapter::Stacks;
 
 std::string directory() {
   return (std::filesystem::path(::testing::TempDir()) /
@@ -78,7 +79,7 @@ TEST(LoraAdapter, WhatIsNotComputedIsRefusedByItsName) {
       {"fan_in_fan_out", true},
       {"init_lora_weights", "pissa"},
       {"layer_replication", json::Array{json::Array{0, 1}}},
-      {"target_parameters", json::Array{"mlp.experts.gate_up_proj"}},
+      {"target_parameters", json::Array{"mlp.gate.weight"}},
       {"trainable_token_indices", json::Array{1}},
       {"alora_invocation_tokens", json::Array{1}},
       {"a_key_of_tomorrow", 1}};
@@ -91,6 +92,52 @@ TEST(LoraAdapter, WhatIsNotComputedIsRefusedByItsName) {
                               {"init_lora_weights", true},
                               {"a_key_of_tomorrow", nullptr}}}),
             "");
+}
+
+TEST(LoraAdapter, StacksAreThoseOfEachExpert) {
+  const LoraAdapter adapter{Stacks().write(directory())};
+  ASSERT_EQ(adapter.modules().size(), 9U);
+  const auto values = [&](const std::string& name) {
+    std::vector<float> read(static_cast<size_t>(adapter.tensors().info(name).elements()));
+    adapter.tensors().read(name, 0, std::ssize(read), DType::f32, read.data());
+    return read;
+  };
+  for (const AdapterModule& module : adapter.modules()) {
+    const int expert = module.name[std::string("model.layers.1.mlp.experts.").size()] - '0';
+    const bool is_down = module.name.ends_with(".down_proj");
+    const bool is_up = module.name.ends_with(".up_proj");
+    const Stacks of;
+    const int64_t inputs = is_down ? of.width : of.hidden;
+    const int64_t outputs = is_down ? of.hidden : of.width;
+    EXPECT_EQ(module.inputs, inputs);
+    EXPECT_EQ(module.outputs, outputs);
+    EXPECT_EQ(module.scale, 3);
+    EXPECT_EQ(module.experts, of.experts);
+    const float from = is_down ? 1001 : 1;
+    const auto a = values(module.a), b = values(module.b);
+    for (int64_t r = 0; r < of.rank; ++r)
+      for (int64_t k = 0; k < inputs; ++k)
+        EXPECT_EQ(a[r * inputs + k], from + (expert * of.rank + r) * inputs + k);
+    for (int64_t n = 0; n < outputs; ++n)
+      for (int64_t r = 0; r < of.rank; ++r)
+        EXPECT_EQ(b[n * of.rank + r], from + 0.5F +
+                                          (n + (is_up ? outputs : 0)) * of.rank * of.experts +
+                                          r * of.experts + expert);
+  }
+}
+
+TEST(LoraAdapter, StacksAreKnownByTheirShapes) {
+  ThreadPool pool(1);
+  const Digest digest = LoraAdapter{Stacks().write(directory())}.digest(pool);
+  const Stacks turned{.of_gate_up = "", .of_down = ".base_layer"};
+  EXPECT_EQ(LoraAdapter{turned.write(directory())}.digest(pool), digest);
+  const Stacks uneven{.more = {{"r", 4}}};
+  try {
+    LoraAdapter{uneven.write(directory())};
+    ADD_FAILURE() << "six rows are not four for each expert";
+  } catch (const Error& error) {
+    EXPECT_NE(std::string(error.what()).find("expected 4 rows for each expert"), std::string::npos);
+  }
 }
 
 TEST(LoraAdapter, AWrongOneIsRefused) {

@@ -5,6 +5,8 @@
 
 #include <algorithm>
 
+#include "kernels/adapters.h"
+#include "kernels/pack.h"
 #include "model/parts/makers.h"
 
 namespace invar {
@@ -208,22 +210,15 @@ void Experts::route(const PartPass& p, const Weights& w, const Activations& at) 
 Activation Experts::expert_outputs(const PartPass& p, const Weights& w,
                                    const Activations& at) const {
   const Kernels& kernels = p.ops.kernels();
-  const int32_t* begin = at.begin + first_expert(shard_.rank);
+  const Operations::ExpertRows rows = rows_of_experts(at);
   const int64_t pairs = p.rows * spec_.routing.chosen;
+  auto* outputs = static_cast<float*>(at.outputs.data);
   if (!spec_.is_gated)
     curved_experts(p, w, at);
+  else if (p.ops.is_adapted(w.gate_up))
+    adapted_experts(p, w, at);
   else
-    p.ops.run("experts gated", kernels.expert_gated_matmul,
-              ExpertGatedMatmulParams{.each = {.x = at.inputs,
-                                               .gate_up = w.gate_up,
-                                               .rows = pairs,
-                                               .gate_bias = w.gate_bias,
-                                               .up_bias = w.up_bias,
-                                               .out = at.gated,
-                                               .scratch = p.ops.blocks_scratch(),
-                                               .curve = spec_.curve},
-                                      .begin = begin,
-                                      .matmul = kernels.gated_matmul});
+    gated_experts(p, w, at);
   p.ops.run("experts down", kernels.expert_matmul,
             ExpertMatmulParams{.each = {.x = at.gated,
                                         .w = w.down,
@@ -231,12 +226,58 @@ Activation Experts::expert_outputs(const PartPass& p, const Weights& w,
                                         .split_k = 1,
                                         .bias = w.down_bias,
                                         .accumulate = false,
-                                        .y = static_cast<float*>(at.outputs.data),
+                                        .y = outputs,
                                         .y_stride = at.outputs.stride,
                                         .scratch = p.ops.blocks_scratch()},
-                               .begin = begin,
+                               .begin = rows.begin,
                                .matmul = kernels.matmul});
+  if (p.ops.is_adapted(w.down))
+    p.ops.add_adapted(at.gated, w.down, 1, rows, outputs, at.outputs.stride);
   return shard_.size == 1 ? at.outputs : gather_outputs(p, at);
+}
+
+// curve(gate(x)) * up(x) of every expert
+void Experts::gated_experts(const PartPass& p, const Weights& w, const Activations& at) const {
+  p.ops.run("experts gated", p.ops.kernels().expert_gated_matmul,
+            ExpertGatedMatmulParams{.each = {.x = at.inputs,
+                                             .gate_up = w.gate_up,
+                                             .rows = p.rows * spec_.routing.chosen,
+                                             .gate_bias = w.gate_bias,
+                                             .up_bias = w.up_bias,
+                                             .out = at.gated,
+                                             .scratch = p.ops.blocks_scratch(),
+                                             .curve = spec_.curve},
+                                    .begin = rows_of_experts(at).begin,
+                                    .matmul = p.ops.kernels().gated_matmul});
+}
+
+// The same with adapters: each pair as one matrix, then the curve of what both gave.
+void Experts::adapted_experts(const PartPass& p, const Weights& w, const Activations& at) const {
+  const Operations::ExpertRows rows = rows_of_experts(at);
+  Matrix both = as_one(w.gate_up.part(0, 2));
+  both.count = w.gate_up.count / 2;
+  const int64_t first = rows.begin[0], end = rows.begin[both.count];
+  float* dots = p.ops.pair_products(end, both.n);
+  p.ops.run("experts gated", p.ops.kernels().expert_matmul,
+            ExpertMatmulParams{.each = {.x = at.inputs,
+                                        .w = both,
+                                        .rows = p.rows * spec_.routing.chosen,
+                                        .split_k = 1,
+                                        .bias = nullptr,
+                                        .accumulate = false,
+                                        .y = dots,
+                                        .y_stride = both.n,
+                                        .scratch = p.ops.blocks_scratch()},
+                               .begin = rows.begin,
+                               .matmul = p.ops.kernels().matmul});
+  p.ops.add_adapted(at.inputs, w.gate_up, 2, rows, dots, both.n);
+  p.ops.run("gate", p.ops.kernels().gate_pairs,
+            GatePairsParams{.dots = dots + first * both.n,
+                            .dots_stride = both.n,
+                            .rows = end - first,
+                            .width = w.gate_up.n,
+                            .curve = spec_.curve,
+                            .out = at.gated.from(first)});
 }
 
 // out = curve(x), of rows side by side
@@ -267,6 +308,8 @@ void Experts::curved_experts(const PartPass& p, const Weights& w, const Activati
                                .begin = at.begin + first_expert(shard_.rank),
                                .matmul = p.ops.kernels().matmul,
                                .is_first_reader = true});
+  if (p.ops.is_adapted(w.gate_up))
+    p.ops.add_adapted(at.inputs, w.gate_up, 1, rows_of_experts(at), at.ups, spec_.width);
   bend(p, at.ups, spec_.width, pairs, at.gated);
 }
 
@@ -323,7 +366,8 @@ void Experts::shared_output(const PartPass& p, const Weights& w, const Activatio
     bend(p, at.ups, shared_width_, p.rows, at.shared_gated);
   }
   p.ops.partial_product("shared down", at.shared_gated, w.shared_down,
-                        shard_.runs(down_split_k(spec_.shared_width)), at.shared, stride);
+                        shard_.runs(down_split_k(spec_.shared_width)), at.shared, stride,
+                        p.ops.is_on_host());
 }
 
 std::unique_ptr<LayerPart> make_experts(const PartPlace& place) {

@@ -74,6 +74,11 @@ class Experts final : public PartOf<ExpertsWeights, ExpertsActivations> {
   MatmulParams router_of(const PartPass& p, const Weights& w, const Activations& at) const;
   void route(const PartPass& p, const Weights& w, const Activations& at) const;
   Activation expert_outputs(const PartPass& p, const Weights& w, const Activations& at) const;
+  Operations::ExpertRows rows_of_experts(const Activations& at) const {
+    return {at.begin + first_expert(shard_.rank), at.rows};
+  }
+  void gated_experts(const PartPass& p, const Weights& w, const Activations& at) const;
+  void adapted_experts(const PartPass& p, const Weights& w, const Activations& at) const;
   void curved_experts(const PartPass& p, const Weights& w, const Activations& at) const;
   void bend(const PartPass& p, const float* x, int64_t width, int64_t rows,
             const Activation& out) const;

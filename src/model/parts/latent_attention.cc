@@ -133,7 +133,7 @@ void LatentAttention::place(ActivationMemory& memory, Activations& at) const {
   at.still = memory.activation(heads * latent_.nope);
   at.queries = memory.array<float>(heads * latent_.rank);
   at.products = memory.array<float>((heads + 2) * e);
-  at.q = memory.array<bf16_t>(heads * round_up(e, 32));
+  at.q = memory.heads(heads, e);
   at.attended = memory.activation(heads * e);
   at.values = memory.array<float>(heads * latent_.value);
   at.out = memory.activation(heads * latent_.value);

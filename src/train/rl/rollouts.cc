@@ -35,7 +35,7 @@ Rollouts::Rollouts(const InstanceOptions& options, const SamplingParams& samplin
 }
 
 void Rollouts::take_adapter(const std::string& directory) {
-  adapter_ = open_adapter("the trained adapter", directory, model().spec());
+  adapter_ = open_adapter("the trained adapter", directory, model().spec(), AdapterUser::trainer);
 }
 
 std::vector<Answer> Rollouts::answer(std::span<const Question> questions, int64_t step) {
