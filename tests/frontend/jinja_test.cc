@@ -159,6 +159,19 @@ TEST(Jinja, PrintedValuesAreBounded) {
   EXPECT_EQ(failure("{{ (['a' * 1000000] * 30) | tojson | length }}"), "rendered: 30000120");
 }
 
+// A text has many pieces: they are counted before they are made.
+TEST(Jinja, PiecesOfTextsAreBounded) {
+  for (const char* print :
+       {"{{ ('a,' * 4000000).split(',') | length }}", "{{ ('a,' * 4000000).rsplit(',') | length }}",
+        "{{ ('a ' * 4000000).split() | length }}", "{{ ('a\n' * 4000000).splitlines() | length }}",
+        "{{ ('a' * 4000000) | list | length }}", "{{ ('aa' * 4000000).count('aa') }}",
+        "{{ ('a' * 4000000).replace('a', '') }}", "{{ ('a' * 4000000) | replace('a', '') }}"})
+    EXPECT_TRUE(has(failure(print), "takes more than 3000000 steps")) << print;
+  EXPECT_EQ(failure("{{ ('a,' * 400000).split(',') | length }} {{ ('a' * 9999).count('a') }}"),
+            "rendered: 400001 9999");
+  EXPECT_EQ(failure("{{ ('aa' * 2000000).split(',') | length }}"), "rendered: 1");
+}
+
 TEST(Jinja, DepthIsBounded) {
   EXPECT_TRUE(has(failure("{% macro m() %}{{ m() }}{% endmacro %}{{ m() }}"), "deeper than"));
   EXPECT_TRUE(

@@ -146,7 +146,7 @@ Value replace(Budget& budget, const Value& input, const Arguments& a) {
   const std::string s = to_text(input), old = to_text(p.value(0)), with = to_text(p.value(1));
   const Value limit = p.value_or(2, nullptr);
   budget.touch_search(s, old);
-  budget.make_text(s.size() + static_cast<size_t>(text::count(s, old)) * with.size());
+  budget.make_text(s.size() + static_cast<size_t>(count_of(budget, s, old)) * with.size());
   return text::replaced(s, old, with, limit.is_none() ? -1 : p.integer(2));
 }
 

@@ -67,6 +67,19 @@ Value joined(Budget& budget, const std::string& by, const Arguments& a) {
   return out;
 }
 
+// Before a text falls into more pieces than there are steps. Without a separator it does so at what
+// may begin a space or the end of a line.
+void expect_few(Budget& budget, const std::string& s, const std::string* separator) {
+  const int64_t most = budget.limits().steps;
+  if (std::ssize(s) <= most) return;
+  const auto is_gap = [](unsigned char c) {
+    return c <= 0x20 || c == 0xc2 || (c >= 0xe1 && c <= 0xe3);
+  };
+  const int64_t pieces =
+      separator ? text::count(s, *separator, most + 1) : std::ranges::count_if(s, is_gap);
+  if (pieces > most) budget.step(pieces);
+}
+
 #define TEXT_METHOD(name, body)                                                          \
   {                                                                                      \
     name, [](Budget& budget, const std::string& s, const Arguments& a) -> Value { body } \
@@ -102,10 +115,13 @@ const std::unordered_map<std::string, TextMethod>& text_methods() {
     TEXT_METHOD("capitalize", Parameters("capitalize", a, {});
                 return budget.text(text::capitalized(s));),
     TEXT_METHOD("split", const Parameters p("split", a, {"sep", "maxsplit"});
+                expect_few(budget, s, p.string_or_none(0));
                 return list_of(budget, text::split(s, p.string_or_none(0), p.integer_or(1, -1)));),
-    TEXT_METHOD("rsplit", const Parameters p("rsplit", a, {"sep", "maxsplit"}); return list_of(
+    TEXT_METHOD("rsplit", const Parameters p("rsplit", a, {"sep", "maxsplit"});
+                expect_few(budget, s, p.string_or_none(0)); return list_of(
                     budget, text::split_from_right(s, p.string_or_none(0), p.integer_or(1, -1)));),
     TEXT_METHOD("splitlines", const Parameters p("splitlines", a, {"keepends"});
+                expect_few(budget, s, nullptr);
                 return list_of(budget, text::split_lines(s, p.truth_or(0, false)));),
     TEXT_METHOD("startswith", budget.step();
                 return any_affix(Parameters("startswith", a, {"prefix"}).value(0), starts, s);),
@@ -114,7 +130,7 @@ const std::unordered_map<std::string, TextMethod>& text_methods() {
     TEXT_METHOD(
         "replace", const Parameters p("replace", a, {"old", "new", "count"});
         const size_t growth = p.string(1).size();
-        budget.make_text(static_cast<size_t>(text::count(s, p.string(0))) * growth);
+        budget.make_text(static_cast<size_t>(count_of(budget, s, p.string(0))) * growth);
         return budget.text(text::replaced(s, p.string(0), p.string(1), p.integer_or(2, -1)));),
     TEXT_METHOD("find", budget.step(std::ssize(s) / 256); return code_points_before(
                     s, text::find(s, Parameters("find", a, {"sub"}).string(0)));),
@@ -124,8 +140,8 @@ const std::unordered_map<std::string, TextMethod>& text_methods() {
                 const int64_t at =
                     code_points_before(s, text::find(s, Parameters("index", a, {"sub"}).string(0)));
                 if (at < 0) fault("index found nothing"); return at;),
-    TEXT_METHOD("count", budget.step(std::ssize(s) / 256);
-                return text::count(s, Parameters("count", a, {"sub"}).string(0));),
+    TEXT_METHOD("count", budget.touch(s.size());
+                return count_of(budget, s, Parameters("count", a, {"sub"}).string(0));),
     TEXT_METHOD("partition", const Parameters p("partition", a, {"sep"});
                 return parts(budget, s, p.string(0), text::find(s, p.string(0)), true);),
     TEXT_METHOD("rpartition", const Parameters p("rpartition", a, {"sep"});

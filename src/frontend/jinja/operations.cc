@@ -66,6 +66,12 @@ const std::string* Parameters::string_or_none(size_t i) const {
   return values_[i] && !values_[i]->is_none() ? &string(i) : nullptr;
 }
 
+int64_t count_of(Budget& budget, const std::string& s, const std::string& part) {
+  const int64_t count = text::count(s, part, budget.limits().steps + 1);
+  budget.step(count);
+  return count;
+}
+
 Items items_of(Budget& budget, const Value& value) {
   Items items;
   if (const Sequence* sequence = value.as_sequence()) {
@@ -73,8 +79,8 @@ Items items_of(Budget& budget, const Value& value) {
   } else if (const Dict* dict = value.as_dict()) {
     for (const auto& [key, member] : dict->pairs) items.push_back(key);
   } else if (const std::string* s = value.as_string()) {
+    budget.step(text::length(*s) + 1);
     const std::vector<size_t> starts = text::starts(*s);
-    budget.step(std::ssize(starts));
     for (size_t i = 0; i + 1 < starts.size(); ++i)
       items.push_back(s->substr(starts[i], starts[i + 1] - starts[i]));
     return items;

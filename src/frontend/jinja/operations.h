@@ -60,6 +60,9 @@ class Parameters {
   std::vector<const Value*> values_;
 };
 
+// How often a part stands in a text, a step each.
+int64_t count_of(Budget& budget, const std::string& s, const std::string& part);
+
 // The elements of anything that can be iterated over; none of undefined.
 Items items_of(Budget& budget, const Value& value);
 int64_t length_of(const Value& value);

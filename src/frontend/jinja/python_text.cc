@@ -182,10 +182,11 @@ size_t find(std::string_view s, std::string_view part, size_t from) {
   return found ? static_cast<const char*>(found) - s.data() : std::string_view::npos;
 }
 
-int64_t count(std::string_view s, std::string_view part) {
+int64_t count(std::string_view s, std::string_view part, int64_t most) {
   if (part.empty()) return length(s) + 1;
   int64_t count = 0;
-  for (size_t i = find(s, part); i != std::string_view::npos; i = find(s, part, i + part.size()))
+  for (size_t i = find(s, part); i != std::string_view::npos && count < most;
+       i = find(s, part, i + part.size()))
     ++count;
   return count;
 }

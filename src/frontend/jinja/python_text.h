@@ -34,7 +34,8 @@ Lines split_from_right(std::string_view s, const std::string* separator, int64_t
 Lines split_lines(std::string_view s, bool keep_ends);
 // The byte at which `part` begins, from byte `from` on, or npos. Linear in the worst case too.
 size_t find(std::string_view s, std::string_view part, size_t from = 0);
-int64_t count(std::string_view s, std::string_view part);
+// `most`: it counts no further.
+int64_t count(std::string_view s, std::string_view part, int64_t most = INT64_MAX);
 std::string replaced(std::string_view s, std::string_view old, std::string_view with,
                      int64_t limit);
 
