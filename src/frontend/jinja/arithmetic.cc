@@ -84,8 +84,10 @@ Value repeated(Budget& budget, const Value& what, int64_t times) {
     if (!s->empty() && times > static_cast<int64_t>(budget.limits().text_bytes / s->size()))
       budget.make_text(budget.limits().text_bytes + 1);
     budget.make_text(s->size() * times);
-    std::string out;
-    for (; times > 0; --times) out += *s;
+    const size_t bytes = s->size() * static_cast<size_t>(times);
+    std::string out = bytes > 0 ? *s : "";
+    out.reserve(bytes);
+    while (out.size() < bytes) out.append(out, 0, bytes - out.size());  // twice as much each time
     return out;
   }
   const Sequence& sequence = *what.as_sequence();
