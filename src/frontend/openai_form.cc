@@ -35,11 +35,11 @@ const json::Value* schema_beside_calls(const Request& request, const json::Value
 
 // JSON is compact unless vLLM's words ask for another spacing.
 void read_structured(const std::string& kind, const json::Value& form, json::Value& what) {
-  if (kind == "whitespace_pattern") return what.set("whitespace", form);
+  if (kind == "whitespace_pattern") return add_form("whitespace", form, what);
   if (kind != "disable_any_whitespace") return add_form(kind, form, what);
   if (!form.is_bool())
     fail_usage("expected disable_any_whitespace as true or false, found {}", form.type_name());
-  if (!form.as_bool()) what.set("whitespace", std::string(grammar::kAnyLayout));
+  if (!form.as_bool()) add_form("whitespace", std::string(grammar::kAnyLayout), what);
 }
 
 // Compiling one takes longer the larger it is.
@@ -72,7 +72,7 @@ void read_object(const json::Value& format, json::Value& what) {
                json::excerpt(*schema));
   json::Value of_object = *schema;
   if (!schema->find("type") && !schema->find("$ref")) of_object.set("type", "object");
-  what.set("json", std::move(of_object));
+  add_form("json", of_object, what);
 }
 
 void read_response_format(const json::Value& format, json::Value& what) {
@@ -161,6 +161,10 @@ void FormReader::read_tool_choice(Request& request) {
   request.parallel_calls = fields_.read_flag("parallel_tool_calls", true);
   const json::Value* tools = fields_.find("tools");
   const json::Value* choice = fields_.find("tool_choice");
+  if (choice && !choice->is_null() && !choice->is_string() && !choice->is_object())
+    throw FieldError(
+        "tool_choice",
+        fmt::format("expected tool_choice as text or an object, found {}", json::excerpt(*choice)));
   const std::string word = choice && choice->is_string() ? choice->as_string() : "auto";
   if (!tools || !tools->is_array() || tools->as_array().empty() || word == "none") {
     if (choice && !(choice->is_string() && (word == "none" || word == "auto")))

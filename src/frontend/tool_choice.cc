@@ -30,12 +30,16 @@ json::Array allowed_tools(const json::Value& tools, const json::Value& choice) {
   if (!named || !named->is_array())
     fail_usage("expected tools as a list in {}", json::excerpt(choice));
   json::Array allowed;
-  for (const json::Value& tool : tools.is_array() ? tools.as_array() : json::Array())
-    if (std::ranges::any_of(named->as_array(), [&](const json::Value& one) {
-          const std::string name = name_in(one);
-          return !name.empty() && name == name_in(tool);
-        }))
-      allowed.push_back(tool);
+  for (const json::Value& one : named->as_array()) {
+    // A service's tool has no name, and is none of these.
+    if (const std::string type = text_member(one, "type"); !type.empty() && type != "function")
+      continue;
+    const std::string name = name_in(one);
+    const auto found = std::ranges::find(tools.as_array(), name, name_in);
+    if (name.empty() || found == tools.as_array().end())
+      fail_usage("expected the name of one of the tools, found {}", json::excerpt(one));
+    allowed.push_back(*found);
+  }
   return allowed;
 }
 
@@ -53,7 +57,7 @@ json::Value plain_choice(const json::Value& given, json::Value& chat) {
   const std::string mode = text_member(allowed, "mode");
   if (mode != "auto" && mode != "required")
     fail_usage("expected a mode auto or required in {}", json::excerpt(given));
-  if (const json::Value* tools = chat.find("tools"))
+  if (const json::Value* tools = chat.find("tools"); tools && tools->is_array())
     chat.set("tools", allowed_tools(*tools, allowed));
   return mode;
 }

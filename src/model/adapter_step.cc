@@ -21,8 +21,13 @@ int64_t AdapterStep::most_bytes(const DecoderSpec& spec, AdapterUser user, int64
   int64_t outputs = 0;
   for (const AdapterModule& module : adaptable_modules(spec, user))
     outputs = std::max(outputs, round_up(module.outputs, kLeafPad));
-  const int64_t values =
-      2 * outputs + round_up(spec.hidden, kLeafPad) + kMostTensorsBeside * round_up(rank, kLeafPad);
+  const int64_t ranks = kMostTensorsBeside * round_up(rank, kLeafPad);
+  int64_t of_experts = 0;
+  for (int layer = 0; user == AdapterUser::cpu && layer < spec.layers; ++layer)
+    if (const ExpertsSpec* experts = spec.layer(layer).experts())
+      of_experts = std::max(
+          of_experts, experts->routing.chosen * (2 * round_up(experts->width, kLeafPad) + ranks));
+  const int64_t values = 2 * outputs + round_up(spec.hidden, kLeafPad) + ranks + of_experts;
   return rows * values * static_cast<int64_t>(sizeof(float));
 }
 

@@ -1,6 +1,7 @@
 // Responses that go on from earlier ones (previous_response_id): the journal keeps what each of
 // them said, and which one it goes on from.
 #include <algorithm>
+#include <map>
 
 #include "api.h"
 #include "base/error.h"
@@ -111,15 +112,21 @@ json::Value Server::with_named_items(const std::string& owner, const std::string
                    "an item_reference needs a server with a journal (--journal); a client that "
                    "says \"store\": false sends the items themselves",
                    "unsupported_parameter", "input"};
-  json::Array items, said;
-  std::string from;  // the response that said them
+  json::Array items;
+  std::map<std::string, json::Array> outputs;  // by the response that said them
+  int64_t read = 0, named = 0;                 // bytes of those, and of the items that are meant
   for (const json::Value& item : input->as_array()) {
     if (!is_named(item)) {
       items.push_back(item);
       continue;
     }
     const std::string id = id_in(item);
-    if (response_of(id) != from) said = output_of(owner, from = response_of(id));
+    const auto [output, is_new] = outputs.try_emplace(response_of(id));
+    json::Array& said = output->second;
+    if (is_new) {
+      said = output_of(owner, output->first);
+      check_size(read += std::ssize(json::dump(said)));
+    }
     const auto found = std::ranges::find_if(said, [&](const json::Value& one) {
       const json::Value* name = one.find("id");
       return name && *name == json::Value(id);
@@ -127,6 +134,7 @@ json::Value Server::with_named_items(const std::string& owner, const std::string
     if (found == said.end())
       throw ApiError{400, fmt::format("there is no item {}", json::quoted(id)), "item_not_found",
                      "input"};
+    check_size(named += std::ssize(json::dump(*found)));
     items.push_back(*found);
   }
   body.set("input", std::move(items));

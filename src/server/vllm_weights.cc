@@ -102,7 +102,13 @@ void Server::update_weights(std::shared_ptr<Exchange> exchange) {
   if (is_safetensors(request)) return take_piece(std::move(exchange));
   offer(reading(request), [this, exchange] {
     guarded(exchange, [&] {
-      const auto body = std::make_shared<json::Value>(json_body(exchange->request));
+      const auto body = std::make_shared<json::Value>();
+      try {
+        *body = json_body(exchange->request);
+      } catch (const ApiError&) {  // what it announced comes all the same
+        http_.post([this] { transfers_.abandon(); });
+        throw;
+      }
       http_.post(
           [this, exchange, body] { guarded(exchange, [&] { update_with(exchange, *body); }); });
     });
@@ -118,11 +124,13 @@ void Server::update_with(std::shared_ptr<Exchange> exchange, const json::Value& 
       return receive_weights(std::move(exchange), *info);
     directory = text_of(*info, {"path", "model_path", "checkpoint_path", "directory"});
   }
-  if (!directory || directory->empty())
+  if (!directory || directory->empty()) {
+    transfers_.abandon();
     throw ApiError{400,
                    "expected {\"update_info\": {\"path\": DIRECTORY}}, or names, dtype_names and "
                    "shapes of tensors by NCCL",
                    "transport", "update_info"};
+  }
   if (update_) {
     expect_one_way(!update_->is_received);
     update_->directory = *directory;

@@ -9,6 +9,7 @@
 
 #include "base/error.h"
 #include "base/json.h"
+#include "numerics/routing.h"
 #include "weights/peft_adapter.h"
 #include "weights/source_bases.h"
 
@@ -42,15 +43,11 @@ class ExpertFactors final : public ListedTensors<FactorEntry> {
     if (entry.step == 1)
       return base_->read(entry.tensor, entry.first_row * width + first, count, as, out);
     const std::lock_guard lock(mutex_);
-    const std::byte* all = whole(entry.tensor, as).data();
+    const int64_t rows = base_->info(entry.tensor).shape[0], columns = entry.info.shape[1];
+    const int64_t from = (entry.column * rows + entry.first_row) * columns + first;
     const auto size = static_cast<size_t>(size_of(as));
-    auto* to = static_cast<std::byte*>(out);
-    const int64_t columns = entry.info.shape[1];
-    for (int64_t i = first; i < first + count; ++i, to += size) {
-      const int64_t row = entry.first_row + i / columns;
-      const int64_t column = entry.column + i % columns * entry.step;
-      std::memcpy(to, all + static_cast<size_t>(row * width + column) * size, size);
-    }
+    std::memcpy(out, by_expert(entry, as).data() + static_cast<size_t>(from) * size,
+                static_cast<size_t>(count) * size);
   }
 
  private:
@@ -59,15 +56,27 @@ class ExpertFactors final : public ListedTensors<FactorEntry> {
     DType as;
     std::vector<std::byte> elements;
   };
-  // The tensors that were read last: every expert's part of one is read in turn.
-  const std::vector<std::byte>& whole(const std::string& tensor, DType as) const {
+  // The tensors that were read last, their columns expert by expert: every expert's part of one is
+  // read in turn.
+  const std::vector<std::byte>& by_expert(const FactorEntry& entry, DType as) const {
     constexpr size_t kMost = 4;
     for (const Whole& one : wholes_)
-      if (one.tensor == tensor && one.as == as) return one.elements;
+      if (one.tensor == entry.tensor && one.as == as) return one.elements;
     if (wholes_.size() == kMost) wholes_.pop_front();
-    const int64_t count = base_->info(tensor).elements();
-    Whole one{tensor, as, std::vector<std::byte>(static_cast<size_t>(count * size_of(as)))};
-    base_->read(tensor, 0, count, as, one.elements.data());
+    const int64_t count = base_->info(entry.tensor).elements();
+    std::vector<std::byte> read(static_cast<size_t>(count * size_of(as)));
+    base_->read(entry.tensor, 0, count, as, read.data());
+    Whole one{entry.tensor, as, std::vector<std::byte>(read.size())};
+    const int64_t experts = entry.step, ranks = entry.info.shape[1];
+    const auto turn = [&]<typename T>(T) {
+      const T* from = reinterpret_cast<const T*>(read.data());
+      T* to = reinterpret_cast<T*>(one.elements.data());
+      const int64_t rows = count / (experts * ranks);
+      for (int64_t n = 0; n < rows; ++n)
+        for (int64_t r = 0; r < ranks; ++r)
+          for (int64_t e = 0; e < experts; ++e) to[(e * rows + n) * ranks + r] = *from++;
+    };
+    size_of(as) == 4 ? turn(uint32_t()) : turn(uint16_t());
     return wholes_.emplace_back(std::move(one)).elements;
   }
 
@@ -117,6 +126,13 @@ class Splitter {
       if (settings_.parameters.size() != 1)
         fail("{}: expected adapters of {} parameters, as target_parameters says, found one",
              tensors.where(stacks[0].factors->a), settings_.parameters.size());
+      // PEFT 0.18 exchanged inputs and outputs, which only shapes show.
+      if (stacks[0].inputs == stacks[0].outputs)
+        fail(
+            "{}: expected adapters of both parameters, or of one that is not square, found one of "
+            "{} "
+            "to {}",
+            tensors.where(stacks[0].factors->a), stacks[0].inputs, stacks[0].outputs);
       return split_parameter(experts.module, stacks[0], settings_.parameters.contains(kGateUp));
     }
     const bool is_first = is_gate_up(stacks[0], stacks[1]);
@@ -130,6 +146,7 @@ class Splitter {
 
  private:
   static constexpr const char* kGateUp = "gate_up_proj";
+  static constexpr int64_t kMostModules = 400'000;
 
   void split_parameter(const std::string& module, const Stack& stack, bool gate_up) {
     const std::string parameter = module + (gate_up ? ".gate_up_proj" : ".down_proj");
@@ -138,6 +155,12 @@ class Splitter {
       fail("{}: expected {} rows for each expert and an even number of outputs, found {} and {}",
            out_.base().where(stack.factors->a), rank, stack.all_ranks, stack.outputs);
     const int64_t experts = stack.all_ranks / rank, outputs = stack.outputs / parts;
+    if (experts > Routing::kMaxExperts || std::ssize(modules_) + experts * parts > kMostModules)
+      fail(
+          "{}: expected at most {} experts, and {} modules in all, found {} experts behind {} "
+          "modules",
+          out_.base().where(stack.factors->a), Routing::kMaxExperts, kMostModules, experts,
+          modules_.size());
     const DType a = out_.base().info(stack.factors->a).dtype;
     const DType b = out_.base().info(stack.factors->b).dtype;
     for (int64_t expert = 0; expert < experts; ++expert)

@@ -347,8 +347,12 @@ TEST(Requests, AChoiceOfToolsHasManyForms) {
     EXPECT_EQ(request.tools, ToolFormat::object);
     EXPECT_EQ(request.tool_list.as_array().size(), 1U) << choice;
   }
-  for (const char* choice : {R"("some")", R"({"type": "some"})", R"({"type": "allowed_tools"})",
-                             R"({"type": "tool", "name": "h"})"}) {
+  for (
+      const char* choice :
+      {R"("some")", R"({"type": "some"})", R"({"type": "allowed_tools"})", "5", "[1]", "true",
+       R"({"type": "tool", "name": "h"})",
+       R"({"type": "allowed_tools", "mode": "auto", "tools": [{"type": "function", "name": "h"}]})",
+       R"({"type": "allowed_tools", "mode": "auto", "tools": [{"type": "function"}]})"}) {
     try {
       read(choice);
       ADD_FAILURE() << choice;

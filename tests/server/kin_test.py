@@ -119,6 +119,8 @@ class Kin(unittest.TestCase):
         for body, param in (({"guided_regex": "a", "structured_outputs": {"regex": "b"}}, "guided_regex"),
                             ({"guided_json": {"type": "integer"}, "response_format": form("boolean")}, "response_format"),
                             ({"guided_choice": ["a"], "response_format": form("boolean")}, "response_format"),
+                            ({"guided_json": {"const": "a"}, "response_format": {"type": "json_object", "schema": SCHEMA}}, "response_format"),
+                            ({"structured_outputs": {"json": SCHEMA, "whitespace_pattern": " ", "disable_any_whitespace": False}}, "structured_outputs"),
                             ({"structured_outputs": {"json": {"type": "integer"}}, **must_call}, "structured_outputs"),
                             ({"guided_json": {"type": "integer"}, **must_call}, "guided_json")):
             error = self.chat(400, **body)["error"]

@@ -246,6 +246,10 @@ class NcclWeights(unittest.TestCase):
             trainer = self.trainer()
             self.assertIn(sentence, self.ask("/update_weights", {"update_info": {**info, **change}}, 400)["error"]["message"])
             self.assertIn("expected a trainer's group", self.ask("/update_weights", {"update_info": info}, 400)["error"]["message"])
+        for body in ({"update_info": {"packed": True}}, {"update_info": 5}):
+            trainer = self.trainer()
+            self.ask("/update_weights", body, 400)
+            self.assertIn("expected a trainer's group", self.ask("/update_weights", {"update_info": info}, 400)["error"]["message"])
         trainer = self.trainer()
         self.ask("/start_weight_update", {})
         trainer.send(self.second[:1])

@@ -93,6 +93,10 @@ class Background(unittest.TestCase):
         for name in ({"id": "msg_0"}, {"id": names[0]["id"] + "_7"}, {}, {"id": 3}):
             status, _, answer = served.ask("POST", PATH, dict(input=[hi, {"type": "item_reference", **name}]))
             self.assertEqual((status, answer["error"]["param"]), (400, "input"), answer)
+        # Copies are counted as they are made.
+        many = 1 + (4 << 20) // len(json.dumps(first["output"][0], separators=(",", ":")))
+        status, _, answer = served.ask("POST", PATH, dict(input=[hi, *[names[0]] * many], store=False))
+        self.assertEqual((status, "of at most 4194304 bytes" in answer["error"]["message"]), (400, True), answer)
         self.assertEqual(served.stop(), 0)
         alone = Served(INVAR)
         status, _, answer = alone.ask("POST", PATH, dict(input=[hi, *names, result]))

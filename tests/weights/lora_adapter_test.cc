@@ -131,13 +131,16 @@ TEST(LoraAdapter, StacksAreKnownByTheirShapes) {
   const Digest digest = LoraAdapter{Stacks().write(directory())}.digest(pool);
   const Stacks turned{.of_gate_up = "", .of_down = ".base_layer"};
   EXPECT_EQ(LoraAdapter{turned.write(directory())}.digest(pool), digest);
-  const Stacks uneven{.more = {{"r", 4}}};
-  try {
-    LoraAdapter{uneven.write(directory())};
-    ADD_FAILURE() << "six rows are not four for each expert";
-  } catch (const Error& error) {
-    EXPECT_NE(std::string(error.what()).find("expected 4 rows for each expert"), std::string::npos);
-  }
+  const auto expect_refused = [](const Stacks& stacks, const char* sentence) {
+    try {
+      LoraAdapter{stacks.write(directory())};
+      ADD_FAILURE() << "expected: " << sentence;
+    } catch (const Error& error) {
+      EXPECT_NE(std::string(error.what()).find(sentence), std::string::npos) << error.what();
+    }
+  };
+  expect_refused({.more = {{"r", 4}}}, "expected 4 rows for each expert");
+  expect_refused({.experts = 1025, .rank = 1, .hidden = 3, .width = 2}, "at most 1024 experts");
 }
 
 TEST(LoraAdapter, AWrongOneIsRefused) {
