@@ -59,11 +59,13 @@ Server::Server(const ServerOptions& options, const ServedModel& model, Backend& 
 
 void Server::run() {
   backend_.start(streams_);
-  if (journal_)
-    with_weights([this](WeightsLease lease) {
-      pool_.post({FairPool::Kind::slow, FairPool::kServer},
-                 [=, this] { resume_unfinished(lease); });
+  if (journal_) {
+    // Read before the first request of this life: what is unfinished later is being computed.
+    const auto cut_off = std::make_shared<const std::vector<JournalLine>>(journal_->unfinished());
+    with_weights([this, cut_off](WeightsLease lease) {
+      pool_.post({FairPool::Kind::slow, FairPool::kServer}, [=, this] { resume(*cut_off, lease); });
     });
+  }
   if (batches_) batches_->resume();
   http_.on_readable(signals_.file(), [this] { stop(); });
   if (options_.stop_file >= 0) http_.on_readable(options_.stop_file, [this] { stop(); });

@@ -321,7 +321,7 @@ class Server {
   // For requests that are no answers of the journal's, and whose memory is so much. Throws
   // ApiError.
   void take_places(HeldSlots& slots, std::vector<Request>& requests, size_t bytes) const;
-  void resume_unfinished(const WeightsLease& lease);
+  void resume(const std::vector<JournalLine>& cut_off, const WeightsLease& lease);
   // JSON of the items of the response that this one goes on from, if it does. Throws ApiError where
   // there is none that ended well.
   std::optional<std::string> earlier_items(const std::string& owner, const std::string& path,

@@ -119,8 +119,8 @@ void Server::go_on(std::shared_ptr<Exchange> exchange, const JournalLine& line,
 }
 
 // On the worker, when the server begins: what a crash cut off goes on.
-void Server::resume_unfinished(const WeightsLease& lease) {
-  for (const JournalLine& line : journal_->unfinished()) {
+void Server::resume(const std::vector<JournalLine>& cut_off, const WeightsLease& lease) {
+  for (const JournalLine& line : cut_off) {
     // Its numbers go to nobody before somebody asks again.
     if (is_question(line.entry.endpoint)) {
       journal_->end(line.entry.id, Outcome::aborted);
