@@ -135,9 +135,15 @@ void set_choice(const json::Value& given, const json::Value* sent, json::Value& 
 bool translate(const std::string& key, const json::Value& value, json::Value& chat,
                RequestWarnings& warnings) {
   if (key == "input" || key == "instructions" || key == "previous_response_id" ||
-      key == "include" || key == "background" || key == "max_tool_calls" ||
-      find_field(kRefused, key))
+      key == "include" || key == "background" || find_field(kRefused, key))
     return true;
+  if (key == "max_tool_calls") {
+    const std::optional<int64_t> most = value.to_integer();
+    if (!value.is_null() && !(most && *most > 0))
+      fail_usage("expected max_tool_calls as a whole number above 0, found {}",
+                 json::excerpt(value));
+    return true;
+  }
   if (key == "store") {
     if (!value.is_bool())
       fail_usage("expected store as true or false, found {}", value.type_name());

@@ -92,7 +92,7 @@ class Admission {
 
   // POST /v1/messages/count_tokens and /v1/responses/input_tokens: the tokens of the prompt that
   // such a message or response would have.
-  int64_t count_tokens(const HttpRequest& http,
+  int64_t count_tokens(const std::string& endpoint, json::Value body,
                        const std::optional<std::string>& earlier = std::nullopt) const;
 
   // Bytes of the largest text whose tokens are shown or counted and not computed, and of a body

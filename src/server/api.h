@@ -205,9 +205,10 @@ class Server {
   // Makes the change when nothing is being computed, and replies to the exchange.
   void change_at_rest(std::shared_ptr<Exchange> exchange, std::function<json::Value()> change);
   void swap_when_free();
+  // Takes other weights. Those that a failure leaves in their place have a name of their own.
+  void change_weights(const std::function<void()>& take);
   // Goes on with the checkpoint in `directory`, which then has this version's name; the body of the
   // reply is what `reply` makes.
-  void change_weights(const std::function<void()>& take);
   void take_version(std::shared_ptr<Exchange> exchange, const std::string& directory,
                     const std::string& version, std::function<json::Value()> reply);
   // Does an update by vLLM's names, as its bodies ask for, on the serving thread.
@@ -218,6 +219,8 @@ class Server {
   std::shared_ptr<WeightSpool> make_spool() const;
   void take_spool(std::shared_ptr<Exchange> exchange, std::shared_ptr<WeightSpool> spool,
                   const std::string& version, const char* said);
+  // The tensors that a trainer announced come and nobody takes them: group and update are over.
+  void lose_announced(const std::string& why);
   // Tensors from a trainer's GPU.
   void receive_weights(std::shared_ptr<Exchange> exchange, const json::Value& info);
   void receive_announced(std::shared_ptr<Exchange> exchange, const json::Value& info);

@@ -82,10 +82,13 @@ void Server::cancel_waiting(const std::shared_ptr<Exchange>& exchange, const Adm
 void Server::count_input(std::shared_ptr<Exchange> exchange) {
   const HttpRequest& request = exchange->request;
   reply_with_tokens(exchange, [this, &request]() -> json::Value {
-    const auto earlier =
-        earlier_items(options_.keys.owner(request), "/v1/responses", parse_body(request.body));
-    return json::Object{{"object", "response.input_tokens"},
-                        {"input_tokens", admission_.count_tokens(request, earlier)}};
+    constexpr const char* kResponses = "/v1/responses";
+    const std::string owner = options_.keys.owner(request);
+    json::Value body = with_named_items(owner, kResponses, parse_body(request.body));
+    const auto earlier = earlier_items(owner, kResponses, body);
+    return json::Object{
+        {"object", "response.input_tokens"},
+        {"input_tokens", admission_.count_tokens(kResponses, std::move(body), earlier)}};
   });
 }
 

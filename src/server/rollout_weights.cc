@@ -55,8 +55,6 @@ void Server::get_weight_version(std::shared_ptr<Exchange> exchange) {
                                        {"weights", to_hex(backend_.facts().weights)}})});
 }
 
-// Where that fails, other weights than those of before may be served: they have a name of their
-// own.
 void Server::change_weights(const std::function<void()>& take) {
   const Digest before = backend_.facts().weights;
   try {

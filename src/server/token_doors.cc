@@ -74,16 +74,14 @@ std::string Admission::detokenize(const HttpRequest& http) const {
   return model_.tokenizer->decode(ids, {.skip_special = false});
 }
 
-int64_t Admission::count_tokens(const HttpRequest& http,
+int64_t Admission::count_tokens(const std::string& endpoint, json::Value body,
                                 const std::optional<std::string>& earlier) const {
-  json::Value body = parse_body(http.body);
   if (!body.is_object()) fail_usage("expected an object, found {}", body.type_name());
-  const std::string path = http.path.substr(0, http.path.rfind('/'));
-  if (path == "/v1/messages" && !body.find("max_tokens"))
+  if (endpoint == "/v1/messages" && !body.find("max_tokens"))
     body.set("max_tokens", 1);  // needed only for an answer
   const openai::Request request =
-      read({.created = static_cast<int64_t>(std::time(nullptr)), .endpoint = path}, body, earlier,
-           Purpose::count);
+      read({.created = static_cast<int64_t>(std::time(nullptr)), .endpoint = endpoint}, body,
+           earlier, Purpose::count);
   adapter_of(request.model);
   return std::ssize(encode_counted(request));
 }
@@ -92,7 +90,8 @@ int64_t Admission::count_tokens(const HttpRequest& http,
 void Server::count_tokens(std::shared_ptr<Exchange> exchange) {
   const HttpRequest& request = exchange->request;
   reply_with_tokens(exchange, [this, &request]() -> json::Value {
-    return json::Object{{"input_tokens", admission_.count_tokens(request)}};
+    return json::Object{
+        {"input_tokens", admission_.count_tokens("/v1/messages", parse_body(request.body))}};
   });
 }
 

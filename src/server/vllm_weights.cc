@@ -105,8 +105,8 @@ void Server::update_weights(std::shared_ptr<Exchange> exchange) {
       const auto body = std::make_shared<json::Value>();
       try {
         *body = json_body(exchange->request);
-      } catch (const ApiError&) {  // what it announced comes all the same
-        http_.post([this] { transfers_.abandon(); });
+      } catch (const ApiError& error) {
+        if (options_.receiver) http_.post([this, why = error.message] { lose_announced(why); });
         throw;
       }
       http_.post(
@@ -125,11 +125,11 @@ void Server::update_with(std::shared_ptr<Exchange> exchange, const json::Value& 
     directory = text_of(*info, {"path", "model_path", "checkpoint_path", "directory"});
   }
   if (!directory || directory->empty()) {
-    transfers_.abandon();
-    throw ApiError{400,
-                   "expected {\"update_info\": {\"path\": DIRECTORY}}, or names, dtype_names and "
-                   "shapes of tensors by NCCL",
-                   "transport", "update_info"};
+    constexpr const char* kExpected =
+        "expected {\"update_info\": {\"path\": DIRECTORY}}, or names, dtype_names and shapes of "
+        "tensors by NCCL";
+    if (options_.receiver) lose_announced(kExpected);
+    throw ApiError{400, kExpected, "transport", "update_info"};
   }
   if (update_) {
     expect_one_way(!update_->is_received);
@@ -141,13 +141,16 @@ void Server::update_with(std::shared_ptr<Exchange> exchange, const json::Value& 
                []() -> json::Value { return message("Weights updated"); });
 }
 
-// The tensors that are announced come whatever is said of them.
+void Server::lose_announced(const std::string& why) {
+  if (update_) update_->wrong = why;
+  transfers_.abandon();
+}
+
 void Server::receive_weights(std::shared_ptr<Exchange> exchange, const json::Value& info) {
   try {
     receive_announced(std::move(exchange), info);
   } catch (const ApiError& error) {
-    if (update_) update_->wrong = error.message;
-    transfers_.abandon();
+    lose_announced(error.message);
     throw;
   }
 }

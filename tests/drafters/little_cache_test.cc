@@ -42,7 +42,7 @@ int tokens_of(const Request& request) {
   return static_cast<int>(std::ssize(request.prompt)) + request.params.max_tokens;
 }
 
-// Of every length up to six blocks; half of them begin alike.
+// Prompts of every length up to six blocks; half of them begin alike.
 std::vector<Request> make_requests() {
   Draw draw(5);
   std::vector<Request> requests;
@@ -97,7 +97,7 @@ struct Tally {
   int64_t answers = 0, preempted = 0, cached = 0, accepted = 0, aborted = 0, cut = 0, kept = 0;
 };
 
-// What a number draws.
+// A case, drawn by its number.
 class Schedule {
  public:
   Schedule(Target& target, uint32_t seed) : target_(target), draw_(seed) {
@@ -109,7 +109,7 @@ class Schedule {
     has_little_ = draw_.one_in(2);
   }
 
-  // What is wrong, or nothing; `most`: steps, 0: enough of them.
+  // Returns the fault, or nothing; `most`: steps, 0: enough of them.
   std::string run(Tally& tally, int64_t most = 0) {
     try {
       draw_memory();

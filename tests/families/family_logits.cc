@@ -25,6 +25,7 @@ namespace {
 struct Options {
   std::string directory, tokens, out;
   Order order = Order::portable;
+  bool is_exact = false;  // computed in f32 throughout
   int chunk = 1 << 20;
   std::string set = "auto";
   int context = 0;
@@ -84,7 +85,11 @@ int run(const Options& o) {
   const auto source = decoder_tensors(config.spec, std::move(stored));
   const DecoderSpec spec = spec_of_stored(config.spec, *source);
   check_tensors(spec, *source);
-  const Arithmetic arithmetic{.order = o.order, .weights = product_type(spec, *source)};
+  const CacheType cache = o.is_exact ? CacheType::f32 : CacheType::bf16;
+  const Arithmetic arithmetic{.order = o.order,
+                              .weights = o.is_exact ? DType::f32 : product_type(spec, *source),
+                              .is_exact = o.is_exact,
+                              .cache = cache};
   const Kernels kernels = select_kernels(o.order, o.set);
   const auto device = make_host_device();
   ThreadPool pool(1);
@@ -96,7 +101,8 @@ int run(const Options& o) {
                    {.blocks = (rows + 63) / 64,
                     .block_size = 64,
                     .cells = has_states(spec),
-                    .scratch = {.chunks = chunk / kBoundary + 2}});
+                    .scratch = {.chunks = chunk / kBoundary + 2},
+                    .type = cache});
   Workspace workspace(decoder, chunk, chunk, 1);
   std::ofstream out(o.out, std::ios::binary);
   std::vector<float> hidden;
@@ -134,6 +140,7 @@ int main(int argc, char** argv) {
   if (argc < 4) return 2;
   o.directory = argv[1], o.tokens = argv[2], o.out = argv[3];
   if (argc > 4 && std::string(argv[4]) == "hopper") o.order = invar::Order::hopper;
+  o.is_exact = argc > 4 && std::string(argv[4]) == "exact";
   if (argc > 5) o.chunk = std::stoi(argv[5]);
   if (argc > 6) o.set = argv[6];
   if (argc > 7) o.context = std::stoi(argv[7]);

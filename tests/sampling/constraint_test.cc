@@ -641,7 +641,7 @@ TEST(Constraint, CallsByName) {
   }
 }
 
-// What gpt_oss writes behind "<|start|>assistant".
+// Messages as gpt_oss writes them behind "<|start|>assistant".
 TEST(Constraint, CallsInChannels) {
   const grammar::NamedCall calls[] = {
       {"f", json::parse(R"({"type": "object", "properties": {"days": {"type": "integer"}},

@@ -268,6 +268,9 @@ class Agents(unittest.TestCase):
             status, headers, _ = self.served.ask("POST", RESPONSES, dict(input="Hi", max_output_tokens=2, **more))
             self.assertEqual((status, headers["X-Invar-Warning"] is not None), (200, True))
         self.served.post(RESPONSES, input="Hi", max_output_tokens=2, max_tool_calls=3)
+        for wrong in ("x", 0, -3, 1.5):
+            status, _, answer = self.served.ask("POST", RESPONSES, {"input": "Hi", "max_tool_calls": wrong})
+            self.assertEqual((status, "max_tool_calls" in answer["error"]["message"]), (400, True), answer)
         self.assertEqual(self.served.ask("POST", RESPONSES, dict(input="Hi", background=True))[0], 400)
 
     def test_strict_calls_of_every_format_of_text_beside_the_form_of_an_answer(self):

@@ -111,8 +111,8 @@ TEST(ServingThread, OutlivesWhatThrowsOnIt) {
   });
 }
 
-// Whoever closes a connection first keeps its port busy for a minute, but not for a server that is
-// started again.
+// The side that closes a connection first keeps its port busy for a minute, but not for a server
+// that is started again.
 TEST(ServingThread, ListensWhereAnotherHasJustEnded) {
   int port = 0;
   for (int life = 0; life < 2; ++life) {

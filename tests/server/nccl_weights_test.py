@@ -168,7 +168,7 @@ class NcclWeights(unittest.TestCase):
         self.serves("two")
 
     def test_bodies_before_it(self):
-        """What came in bodies stays the checkpoint that tensors by NCCL stand over."""
+        """Tensors of bodies stay the checkpoint that tensors by NCCL stand over."""
         HttpWeights(f"http://127.0.0.1:{self.served.port}", key="k").send(self.second)
         self.serves("two")
         trainer = self.trainer()
@@ -246,9 +246,12 @@ class NcclWeights(unittest.TestCase):
             trainer = self.trainer()
             self.assertIn(sentence, self.ask("/update_weights", {"update_info": {**info, **change}}, 400)["error"]["message"])
             self.assertIn("expected a trainer's group", self.ask("/update_weights", {"update_info": info}, 400)["error"]["message"])
-        for body in ({"update_info": {"packed": True}}, {"update_info": 5}):
+        for body in ({"update_info": {"packed": True}}, {"update_info": 5}, "no JSON"):
             trainer = self.trainer()
+            self.ask("/start_weight_update", {})
+            trainer.send(self.second[:1])
             self.ask("/update_weights", body, 400)
+            self.assertIn("a part of it failed", self.ask("/finish_weight_update", {}, 400)["error"]["message"])
             self.assertIn("expected a trainer's group", self.ask("/update_weights", {"update_info": info}, 400)["error"]["message"])
         trainer = self.trainer()
         self.ask("/start_weight_update", {})

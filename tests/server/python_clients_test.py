@@ -283,7 +283,7 @@ KINDS = {"endings": "{output_type: multiple_choice, doc_to_choice: choices, doc_
 
 
 def evaluated(model, args, tasks, texts):
-    """What lm-eval was answered in each of its tasks, text by text: log-probabilities of endings, and what goes on."""
+    """The answers to each of lm-eval's tasks, text by text: log-probabilities of endings, and texts that go on."""
     lm_eval, managed = package("lm_eval"), package("lm_eval.tasks")
     with tempfile.TemporaryDirectory(prefix="invar-lm-eval-") as folder:
         halves = [(text[:len(text) // 2], text[len(text) // 2:]) for text in texts]

@@ -86,6 +86,8 @@ class Background(unittest.TestCase):
         named = served.post(PATH, input=[hi, *names, result], **asked)
         sent = served.post(PATH, input=[hi, *first["output"], result], **asked)
         self.assertEqual((named["output"][0]["content"], named["usage"]["input_tokens"]), (sent["output"][0]["content"], sent["usage"]["input_tokens"]))
+        counted = served.post(f"{PATH}/input_tokens", input=[hi, *names, result], tools=tools)
+        self.assertEqual(counted["input_tokens"], named["usage"]["input_tokens"])
         without = served.post(PATH, input=[hi, result], **asked)
         self.assertNotEqual(without["usage"]["input_tokens"], sent["usage"]["input_tokens"], "the control: without them")
         _, _, kept = served.ask("GET", f"{PATH}/{named['id']}/input_items")

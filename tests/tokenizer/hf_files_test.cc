@@ -147,7 +147,7 @@ TEST(HfFiles, RefusesByName) {
   EXPECT_EQ(message_for(document), "dir/tokenizer.json: \"spell_checker\" is not supported");
 }
 
-// What a sentence names may be as long as the file.
+// Texts that a sentence names may be as long as the file.
 TEST(HfFiles, RefusesInASentence) {
   std::string name;
   for (int i = 0; i < 1 << 18; ++i) name += "\xc3\xa4";

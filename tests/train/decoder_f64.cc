@@ -294,7 +294,7 @@ class Model {
                      .decays = {},
                      .factors = {},
                      .gates = {}};
-    // Of channels by way of few numbers.
+    // Channels have theirs by way of few numbers.
     const auto widened = [&](TensorRole down, TensorRole up, int64_t width) {
       return product(of.has_channels ? product(x, down, layer, of.key_size) : x, up, layer, width);
     };

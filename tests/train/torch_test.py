@@ -141,7 +141,7 @@ def torch_gradients(case, step, rows):
 
 
 def differences(found, expected):
-    """Of each tensor, as a part of its length; the smallest first."""
+    """The errors of all tensors, as parts of their lengths; the smallest first."""
     return sorted((float((found[n] - expected[n]).norm() / expected[n].norm()), n) for n in expected)
 
 
