@@ -425,7 +425,11 @@ class Judge(unittest.TestCase):
         self.assertEqual((status, told["error"]["param"]), (400, "questions[1]"))
 
     def test_keys_share_no_blocks(self):
-        """A second key learns nothing of the first one's prompts, as with answers: each computes its own."""
+        """A second key learns nothing of the first one's prompts, as with answers: each computes its own.
+
+        The branches of one question share their prompt. How many of them find the first one's blocks depends on when they
+        begin, but the first one of a key finds none; when a key asks again, every branch finds all of them.
+        """
         served = Served(INVAR, command=[INVAR, "serve", STORY, "--host", "127.0.0.1", "--port", "0", *FAST, "--api-key", "one", "--api-key", "two"])
         counts = []
         for key in ("one", "two", "two"):
@@ -435,8 +439,8 @@ class Judge(unittest.TestCase):
             self.assertEqual(status, 200)
             counts.append(cached(served.ask("GET", "/metrics", headers={"Authorization": "Bearer one"})[2]) - cached(before))
         self.assertEqual(served.stop(), 0)
-        self.assertEqual(counts[0], counts[1])
-        self.assertGreater(counts[2], counts[1], "the control: its own blocks are found again")
+        self.assertLess(counts[0], counts[2], "the control: its own blocks are found again")
+        self.assertLess(counts[1], counts[2], "the first key's blocks are not found")
 
 
 def cached(text):
