@@ -35,7 +35,8 @@ struct Architecture {
   AddKeys add = nullptr;  // what is its own
   double theta = 10000;   // where rope.freq_base is absent
   Turning turning = Turning::heads;
-  bool is_hybrid = false;  // lists say what each layer is
+  bool is_hybrid = false;                               // lists say what each layer is
+  const char* module_key = "num_nextn_predict_layers";  // of config.json
 };
 
 constexpr Architecture kArchitectures[] = {
@@ -68,6 +69,10 @@ constexpr Architecture kArchitectures[] = {
     {"nemotron_h_moe", "nemotron_h", "NemotronHForCausalLM", add_nemotron_experts, 10000,
      Turning::nothing, true},
     {"qwen3next", "qwen3_next", "Qwen3NextForCausalLM", add_qwen3_next, 1e7, Turning::part, true},
+    {"qwen35", "qwen3_5_text", "Qwen3_5ForCausalLM", add_qwen3_5, 1e7, Turning::part, true,
+     "mtp_num_hidden_layers"},
+    {"qwen35moe", "qwen3_5_moe_text", "Qwen3_5MoeForCausalLM", add_qwen3_5_experts, 1e7,
+     Turning::part, true, "mtp_num_hidden_layers"},
 };
 
 const Architecture& architecture_of(const GgufFile& file) {
@@ -249,6 +254,14 @@ int64_t head_size(const GgufKeys& in) {
   return in.integer("embedding_length") / heads;
 }
 
+// Files may leave it out where all layers have experts.
+int64_t network_width(const GgufKeys& in, const Architecture& architecture) {
+  constexpr const char* kWidth = "feed_forward_length";
+  if (!architecture.is_hybrid) return in.integer(kWidth);
+  const auto of_experts = in.find_integer("expert_feed_forward_length");
+  return of_experts && !in.find(kWidth) ? *of_experts : largest_of_layers(in, kWidth);
+}
+
 // Keys that change nothing, and those that change nothing as long as they have one value.
 struct Harmless {
   const char* name;
@@ -319,8 +332,7 @@ json::Value gguf_config(const GgufFile& file) {
       {"model_type", architecture.model_type},
       {"hidden_size", in.integer("embedding_length")},
       {"num_hidden_layers", in.integer("block_count") - modules},
-      {"intermediate_size", architecture.is_hybrid ? largest_of_layers(in, "feed_forward_length")
-                                                   : in.integer("feed_forward_length")},
+      {"intermediate_size", network_width(in, architecture)},
       {"num_attention_heads", in.integer("attention.head_count")},
       {"num_key_value_heads", architecture.is_hybrid
                                   ? largest_of_layers(in, "attention.head_count_kv")
@@ -336,7 +348,7 @@ json::Value gguf_config(const GgufFile& file) {
   };
   add_ropes(in, config, architecture);
   if (architecture.add) architecture.add(in, config);
-  if (modules > 0) config.set("num_nextn_predict_layers", modules);
+  if (modules > 0) config.set(architecture.module_key, modules);
   add_unknown(in, config);
   return config;
 }

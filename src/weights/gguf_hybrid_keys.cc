@@ -144,17 +144,54 @@ void add_nemotron_experts(const GgufKeys& in, json::Value& config) {
   in.ignore_if("expert_gating_func", kSigmoid);
 }
 
-void add_qwen3_next(const GgufKeys& in, json::Value& config) {
-  add_qwen3_experts(in, config);
-  config.set("shared_expert_intermediate_size",
-             in.find_integer("expert_shared_feed_forward_length")
-                 .value_or(config.find("intermediate_size")->as_integer()));
+namespace {
+
+void add_delta_states(const GgufKeys& in, json::Value& config) {
   config.set("full_attention_interval", in.find_integer("full_attention_interval").value_or(4));
   config.set("linear_num_key_heads", in.integer("ssm.group_count"));
   config.set("linear_num_value_heads", in.integer("ssm.time_step_rank"));
   config.set("linear_key_head_dim", in.integer("ssm.state_size"));
   config.set("linear_value_head_dim", head_size(in));
   config.set("linear_conv_kernel_dim", in.integer("ssm.conv_kernel"));
+}
+
+constexpr const char* kSections = "rope.dimension_sections";
+
+// How many pairs turn by each of a picture's positions, in turn. A text's positions are all the
+// same, so that they say nothing of it where every pair has one.
+void check_sections(const GgufKeys& in) {
+  const json::Value* found = in.find(kSections);
+  if (!found) return;
+  const auto turns = [&](int64_t pair) {
+    const json::Array& numbers = found->as_array();
+    const size_t of = static_cast<size_t>(pair % 3);
+    return of < numbers.size() && numbers[of].is_integer() && pair < 3 * numbers[of].as_integer();
+  };
+  const int64_t pairs = in.integer("rope.dimension_count") / 2;
+  for (int64_t pair = 0; pair < pairs; ++pair)
+    if (!found->is_array() || !turns(pair))
+      fail("{}: {}: expected the numbers of {} pairs that turn, found {}", in.file().path(),
+           in.key(kSections), pairs, json::excerpt(*found));
+}
+
+}  // namespace
+
+void add_qwen3_next(const GgufKeys& in, json::Value& config) {
+  add_qwen3_experts(in, config);
+  config.set("shared_expert_intermediate_size",
+             in.find_integer("expert_shared_feed_forward_length")
+                 .value_or(config.find("intermediate_size")->as_integer()));
+  add_delta_states(in, config);
+}
+
+void add_qwen3_5(const GgufKeys& in, json::Value& config) {
+  add_delta_states(in, config);
+  check_sections(in);
+}
+
+void add_qwen3_5_experts(const GgufKeys& in, json::Value& config) {
+  add_qwen3_next(in, config);
+  check_sections(in);
 }
 
 // ---- Back
@@ -182,6 +219,13 @@ class HybridKeys {
       numbers.emplace_back(
           std::ranges::find(kinds, std::string_view(kind.as_string())) != kinds.end() ? number : 0);
     return numbers;
+  }
+  // Where the three positions of pictures turn the elements of a head in turn.
+  void add_sections() {
+    const std::string turning = name_ + ".rope.dimension_count";
+    const auto found = std::ranges::find(keys_, turning, &GgufKey::name);
+    const int64_t pairs = found->value.as_integer() / 2;
+    add(kSections, json::Array{(pairs + 2) / 3, (pairs + 1) / 3, pairs / 3, 0});
   }
   void add_state_space(const char* groups, const char* heads, int64_t head_size, const char* state,
                        const char* taps) {
@@ -243,8 +287,9 @@ void add_hybrid_keys(const json::Value& config, const std::string& name,
                              "mamba_d_state", "mamba_d_conv");
   } else if (type == "nemotron_h") {
     add_nemotron_keys(config, hybrid);
-  } else if (type == "qwen3_next") {
+  } else if (type == "qwen3_next" || type.starts_with("qwen3_5")) {
     hybrid.add("full_attention_interval", 4);
+    if (type != "qwen3_next") hybrid.add_sections();
     if (config.find("linear_num_value_heads"))
       hybrid.add_state_space("linear_num_key_heads", "linear_num_value_heads",
                              hybrid.size("linear_value_head_dim"), "linear_key_head_dim",

@@ -14,6 +14,8 @@ void add_granite_states(const GgufKeys& in, json::Value& config);
 void add_nemotron(const GgufKeys& in, json::Value& config);
 void add_nemotron_experts(const GgufKeys& in, json::Value& config);
 void add_qwen3_next(const GgufKeys& in, json::Value& config);
+void add_qwen3_5(const GgufKeys& in, json::Value& config);
+void add_qwen3_5_experts(const GgufKeys& in, json::Value& config);
 
 // The largest of all layers' numbers.
 int64_t largest_of_layers(const GgufKeys& in, std::string_view name);

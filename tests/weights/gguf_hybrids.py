@@ -70,7 +70,7 @@ def write(path, keys, tensors):
         out += as_text(key) + struct.pack("<I", kind) + raw
     body = b""
     for name, array in tensors.items():
-        plain = array.ndim == 1 or any(part in name for part in ("ffn_gate_inp", "ssm_a", "ssm_d", "conv", "ssm_norm"))
+        plain = array.ndim == 1 or any(part in name for part in ("ffn_gate_inp", "ssm_a", "ssm_alpha", "ssm_d", "conv", "ssm_norm"))
         plain = plain and "_proj.weight" not in name
         raw = array.astype("<f4").tobytes() if plain else (array.view(numpy.uint32) >> 16).astype("<u2").tobytes()
         shape = array.shape[::-1]
@@ -89,7 +89,7 @@ class Converted:
         self.hf = read_directory(folder)
         self.tensors = {}
         make = {"lfm2": self.lfm2, "lfm2_moe": self.lfm2, "granitemoehybrid": self.granite, "nemotron_h": self.nemotron,
-                "qwen3_next": self.qwen, "gemma4_text": self.gemma4}[self.config["model_type"]]
+                "qwen3_next": self.qwen, "qwen3_5_text": self.qwen, "qwen3_5_moe_text": self.qwen, "gemma4_text": self.gemma4}[self.config["model_type"]]
         self.name, own = make()
         c = self.config
         sizes = {"block_count": c["num_hidden_layers"], "context_length": c["max_position_embeddings"],
@@ -250,7 +250,9 @@ class Converted:
             at = f"blk.{i}."
             self.put(at + "attn_norm.weight", own["input_layernorm.weight"] + 1)
             self.put(at + "post_attention_norm.weight", own["post_attention_layernorm.weight"] + 1)
-            if "linear_attn.in_proj_qkvz.weight" in own:
+            if "linear_attn.in_proj_qkv.weight" in own:
+                self.heads_in_turn(at, own, K, V // K)
+            elif "linear_attn.in_proj_qkvz.weight" in own:
                 heads = own["linear_attn.in_proj_qkvz.weight"].reshape(K, 2 * R + 2 * V // K * W, -1)
                 q, k, v, z = numpy.split(heads, [R, 2 * R, 2 * R + V // K * W], axis=1)
                 rows = lambda x: x.reshape(-1, c["hidden_size"])
@@ -262,25 +264,56 @@ class Converted:
                 self.put(at + "ssm_a", -numpy.exp(own["linear_attn.A_log"]))
                 self.put(at + "ssm_norm.weight", own["linear_attn.norm.weight"])
                 self.put(at + "ssm_out.weight", own["linear_attn.out_proj.weight"])
-            else:
+            if "self_attn.q_proj.weight" in own:
                 for name in "qkv":
                     self.put(f"{at}attn_{name}.weight", own[f"self_attn.{name}_proj.weight"])
                 self.put(at + "attn_output.weight", own["self_attn.o_proj.weight"])
                 self.put(at + "attn_q_norm.weight", own["self_attn.q_norm.weight"] + 1)
                 self.put(at + "attn_k_norm.weight", own["self_attn.k_norm.weight"] + 1)
+            if "mlp.gate_proj.weight" in own:
+                for name in ("gate", "up", "down"):
+                    self.put(f"{at}ffn_{name}.weight", own[f"mlp.{name}_proj.weight"])
+                continue
             self.experts(i, own, "mlp.experts.", {"gate_proj": "gate", "up_proj": "up", "down_proj": "down"})
             self.put(at + "ffn_gate_inp.weight", own["mlp.gate.weight"])
             self.put(at + "ffn_gate_inp_shexp.weight", own["mlp.shared_expert_gate.weight"].reshape(-1))
             for name in ("gate", "up", "down"):
                 self.put(f"{at}ffn_{name}_shexp.weight", own[f"mlp.shared_expert.{name}_proj.weight"])
-        keys = {"attention.head_count_kv": c["num_key_value_heads"], "feed_forward_length": c["intermediate_size"],
-                "attention.key_length": c["head_dim"], "attention.value_length": c["head_dim"],
-                "rope.dimension_count": int(c["head_dim"] * c["partial_rotary_factor"]), "expert_count": c["num_experts"],
-                "expert_used_count": c["num_experts_per_tok"], "expert_feed_forward_length": c["moe_intermediate_size"],
-                "expert_shared_feed_forward_length": c["shared_expert_intermediate_size"], "full_attention_interval": 4,
+        turning = int(c["head_dim"] * c["partial_rotary_factor"])
+        keys = {"attention.head_count_kv": c["num_key_value_heads"], "attention.key_length": c["head_dim"],
+                "attention.value_length": c["head_dim"], "rope.dimension_count": turning, "full_attention_interval": 4,
                 "ssm.conv_kernel": c["linear_conv_kernel_dim"], "ssm.state_size": R, "ssm.group_count": K,
                 "ssm.time_step_rank": V, "ssm.inner_size": V * W}
-        return "qwen3next", keys
+        name = {"qwen3_next": "qwen3next", "qwen3_5_text": "qwen35", "qwen3_5_moe_text": "qwen35moe"}[c["model_type"]]
+        if name != "qwen3next":  # pairs that turn by an image's three positions, in turn
+            keys["rope.dimension_sections"] = [len(range(i, turning // 2, 3)) for i in range(3)] + [0]
+        if name != "qwen35moe":  # whose layers all have experts
+            keys["feed_forward_length"] = c["intermediate_size"]
+        if name != "qwen35":
+            keys |= {"expert_count": c["num_experts"], "expert_used_count": c["num_experts_per_tok"],
+                     "expert_feed_forward_length": c["moe_intermediate_size"],
+                     "expert_shared_feed_forward_length": c["shared_expert_intermediate_size"]}
+        return name, keys
+
+    def heads_in_turn(self, at, own, keys, each):
+        """Qwen 3.5's layers with states: value heads are those of all key heads in turn."""
+        own = {name[len("linear_attn."):]: value for name, value in own.items() if name.startswith("linear_attn.")}
+
+        def turned(x, axis=0):
+            parts = x.reshape(*x.shape[:axis], keys, each, -1, *x.shape[axis + 1:])
+            return parts.swapaxes(axis, axis + 1).reshape(x.shape)
+
+        first = len(own["in_proj_qkv.weight"]) - len(own["in_proj_z.weight"])  # of the values
+        behind = lambda x: numpy.concatenate([x[:first], turned(x[first:])])
+        self.put(at + "attn_qkv.weight", behind(own["in_proj_qkv.weight"]))
+        self.put(at + "attn_gate.weight", turned(own["in_proj_z.weight"]))
+        self.put(at + "ssm_beta.weight", turned(own["in_proj_b.weight"]))
+        self.put(at + "ssm_alpha.weight", turned(own["in_proj_a.weight"]))
+        self.put(at + "ssm_conv1d.weight", behind(own["conv1d.weight"].squeeze()))
+        self.put(at + "ssm_dt.bias", turned(own["dt_bias"]))
+        self.put(at + "ssm_a", turned(-numpy.exp(own["A_log"])))
+        self.put(at + "ssm_norm.weight", own["norm.weight"])
+        self.put(at + "ssm_out.weight", turned(own["out_proj.weight"], axis=1))
 
     def gemma4(self):
         c, full = self.config, self.config["per_layer_config"]

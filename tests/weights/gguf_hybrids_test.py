@@ -5,13 +5,15 @@ tensors do not fit get a sentence. Usage: gguf_hybrids_test.py INVAR [--control]
 and expects other logits."""
 import json, pathlib, subprocess, sys, tempfile
 
+import numpy
+
 from gguf_hybrids import Converted, read_directory, write, write_directory
 
 INVAR, CONTROL = sys.argv[1], "--control" in sys.argv
 SHAPE = ["--preset", "tiny", "--hidden", "256", "--max-positions", "512"]
 # A family, its layers, and the one that is left out.
 MODELS = [("lfm2", 4, None), ("lfm2_moe", 4, None), ("granitemoehybrid", 4, None), ("nemotron_h", 3, None), ("nemotron_h", 4, 1),
-          ("qwen3_next", 4, None)]
+          ("qwen3_next", 4, None), ("qwen3_5_text", 4, None), ("qwen3_5_moe_text", 4, None)]
 TEXT = "The order of every sum is fixed once, as a small tree. " * 3
 
 
@@ -27,14 +29,15 @@ def answer(model, *flags):
 
 def check_written(family, made, folder):
     """Compares what convert writes, in bf16 and in blocks, with the directories that the files stand for."""
-    for kind in ("bf16", "q8_0"):
+    small = "q4_k" if family == "qwen3_5_text" else "q8_0"  # blocks longer than a head, whose columns are moved
+    for kind in ("bf16", small):
         said = run("convert", made, folder / f"{kind}.gguf", "--gguf", kind)
         if not (folder / f"{kind}.gguf").exists():
             print(f"{family}: {said}")
             return 1
-    run("convert", folder / "q8_0.gguf", folder / "twin", "--dequantize")
-    made, bf16, blocks, twin = (answer(path) for path in (made, *(folder / name for name in ("bf16.gguf", "q8_0.gguf", "twin"))))
-    others = [answer(folder / "q8_0.gguf", "--isa", isa) for isa in ("scalar", "avx2")]
+    run("convert", folder / f"{small}.gguf", folder / "twin", "--dequantize")
+    made, bf16, blocks, twin = (answer(path) for path in (made, *(folder / name for name in ("bf16.gguf", f"{small}.gguf", "twin"))))
+    others = [answer(folder / f"{small}.gguf", "--isa", isa) for isa in ("scalar", "avx2")]
     good = made == bf16 != blocks == twin and set(others) == {blocks} and len(blocks) == 64
     print(f"{family}, written: {'equal' if good else (made, bf16, blocks, twin, others)}", flush=True)
     return not good
@@ -97,6 +100,27 @@ def check_refusals(made, folder):
     return faults
 
 
+def check_module(made, folder):
+    """A module that predicts further: a file with one has the directory's answer, also where it drafts; a part of one is refused."""
+    found, last = Converted(made), 3
+    name, width = found.name, found.config["hidden_size"]
+    for tensor in [tensor for tensor in found.tensors if tensor.startswith(f"blk.{last}.")]:
+        found.tensors[tensor.replace(f"blk.{last}.", f"blk.{last + 1}.")] = found.tensors[tensor]
+    found.put(f"blk.{last + 1}.nextn.eh_proj.weight", numpy.eye(width, 2 * width))
+    for norm in ("enorm", "hnorm", "shared_head_norm"):
+        found.put(f"blk.{last + 1}.nextn.{norm}.weight", numpy.ones(width))
+    found.keys |= {f"{name}.block_count": last + 2, f"{name}.nextn_predict_layers": 1}
+    write(folder / "module.gguf", found.keys, found.tensors)
+    del found.tensors[f"blk.{last + 1}.nextn.enorm.weight"]
+    write(folder / "part.gguf", found.keys, found.tensors)
+    drafts = json.dumps({"method": "mtp", "num_speculative_tokens": 2})
+    expected, here = answer(made), [answer(folder / "module.gguf"), answer(folder / "module.gguf", "--speculative-config", drafts)]
+    refused = answer(folder / "part.gguf")
+    good = set(here) == {expected} and "nextn.enorm.weight\" is missing" in refused
+    print(f"{name}, a module: {'equal' if good else (expected, here, refused)}", flush=True)
+    return not good
+
+
 def main():
     faults = 0
     for family, layers, left_out in MODELS:
@@ -112,6 +136,7 @@ def main():
             if CONTROL:
                 continue
             faults += check_written(family, made, folder)
+            faults += family == "qwen3_5_text" and check_module(made, folder)
             if left_out is not None:
                 faults += check_refusals(made, folder)
     print(f"{faults} faults")

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "model/decoder_spec.h"
+#include "model/families/column_pieces.h"
 #include "model/families/config_reader.h"
 #include "model/families/tensor_table.h"
 
@@ -32,6 +33,7 @@ struct StoredAt {
   std::vector<int64_t> shape = {};           // that it must have; empty: the tensor's own, or rows
   bool is_transposed = false;                // its columns are rows there, from row(0) on
   int64_t column = 0, step = 1;  // then its rows are every step-th column from `column` on
+  ColumnPieces pieces = {};      // where its columns stand
 };
 
 struct Family {

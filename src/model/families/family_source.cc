@@ -55,9 +55,10 @@ class FamilySource : public ListedTensors<FamilyEntry> {
         check_rows(at, tensor, info);
       if (at.is_plus_one) info.dtype = DType::f32;
       // Blocks lie along what are columns here.
-      const bool changes = at.is_transposed || at.scale != 1;
+      const int64_t block = storage_of(info.dtype).block;
+      const bool changes = at.is_transposed || at.scale != 1 || at.pieces.size % block != 0;
       if (changes && storage_of(info.dtype).has_blocks()) info.dtype = DType::bf16;
-      if (stored.has_gguf_names() && is_gguf_router(tensor.role) && has_bf16_numbers(at.tensor))
+      if (stored.has_gguf_names() && may_be_f32_in_gguf(tensor.role) && has_bf16_numbers(at.tensor))
         info.dtype = DType::bf16;
       entries_[tensor.name] = {std::move(at), std::move(info)};
     }
@@ -103,6 +104,9 @@ class FamilySource : public ListedTensors<FamilyEntry> {
  private:
   void read_rows(const FamilyEntry& entry, int64_t first, int64_t count, DType as,
                  void* out) const {
+    if (entry.at.pieces.size > 0)
+      return read_in_pieces(stored_, entry.at.tensor, entry.info.row_elements(), entry.at.pieces,
+                            first, count, as, out);
     if (!entry.at.row) return stored_.read(entry.at.tensor, first, count, as, out);
     const int64_t width = entry.info.row_elements();
     char* to = static_cast<char*>(out);

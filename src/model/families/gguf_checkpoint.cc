@@ -368,7 +368,8 @@ void write_gguf_model(const std::string& from, const std::string& to, DType type
   if (is_gguf(from) || !config.quantization.is_null())
     fail("{}: expected a directory of weights that are not quantised, found a quantised model",
          from);
-  const auto tensors = decoder_tensors(config.spec, open_checkpoint(from));
+  const auto tensors =
+      with_columns(decoder_tensors(config.spec, open_checkpoint(from)), gguf_columns(config.spec));
   check_tensors(spec_of_stored(config.spec, *tensors), *tensors);
   config.spec.mtp_layers = 0;
   const json::Value said = config_json(config);

@@ -195,10 +195,14 @@ bool is_expert_matrix(TensorRole role) {
          role == TensorRole::expert_down;
 }
 
+bool is_qwen_with_states(std::string_view family) {
+  return family == "qwen3_next" || family.starts_with("qwen3_5");
+}
+
 // Families whose rows stand as in their directories: what turns in part, and what holds two.
 bool has_rows_of_directories(std::string_view family) {
   return family == "glm4_moe" || family == "deepseek_v2" || family == "deepseek_v3" ||
-         family == "qwen3_next";
+         is_qwen_with_states(family);
 }
 
 bool turns(TensorRole role) {
@@ -209,6 +213,44 @@ bool turns(TensorRole role) {
 bool is_tap(TensorRole role) {
   return role == TensorRole::conv_q || role == TensorRole::conv_k || role == TensorRole::conv_v ||
          role == TensorRole::conv_tap;
+}
+
+// Qwen 3.5's value heads: the first one of every key head, then every second one.
+std::function<int64_t(int64_t)> in_turn(const RecurrentSpec& r, int64_t rows, int64_t first = 0) {
+  return [=, keys = r.key_heads, each = r.heads / r.key_heads](int64_t row) {
+    const int64_t head = row / rows;
+    return first + (head % each * keys + head / each) * rows + row % rows;
+  };
+}
+
+void put_heads_in_turn(const RecurrentSpec& r, const TensorSpec& tensor, StoredAt& at) {
+  switch (tensor.role) {
+    case TensorRole::recurrent_v:
+      at.row = in_turn(r, r.value_size, 2 * r.key_width());
+      break;
+    case TensorRole::recurrent_gate:
+      at.row = in_turn(r, r.value_size);
+      break;
+    case TensorRole::recurrent_factor:
+    case TensorRole::recurrent_decay:
+    case TensorRole::decay_bias:
+    case TensorRole::decay_rate:
+      at.row = in_turn(r, 1);
+      break;
+    case TensorRole::conv_v:
+      at.row = [taps = at.row, channel = in_turn(r, r.value_size)](int64_t row) {
+        return taps(channel(row));
+      };
+      break;
+    case TensorRole::recurrent_o: {
+      const auto head = in_turn(r, 1);
+      at.pieces.size = r.value_size;
+      for (int h = 0; h < r.heads; ++h) at.pieces.from.push_back(head(h));
+      break;
+    }
+    default:
+      break;
+  }
 }
 
 // A layer with a state has rows as in directories and taps as [channels][taps]; a state space's
@@ -226,6 +268,8 @@ StoredAt state_place(const DecoderSpec& spec, const TensorSpec& tensor) {
     if (tensor.role == TensorRole::recurrent_k) at.row = behind(r->key_width());
     if (tensor.role == TensorRole::recurrent_v) at.row = behind(2 * r->key_width());
     if (tensor.role == TensorRole::recurrent_gate) at.row = {};
+    if (spec.family.starts_with("qwen3_5") && r->heads != r->key_heads)
+      put_heads_in_turn(*r, tensor, at);
   }
   if (const StateSpaceSpec* s = layer.find<StateSpaceSpec>()) {
     const bool is_of_heads =
@@ -254,10 +298,14 @@ std::string gguf_name(const DecoderSpec& spec, const TensorSpec& tensor) {
   };
   // The norm of the feed-forward network's input stands behind attention there.
   if (tensor.role == TensorRole::post_norm &&
-      (spec.family == "gpt_oss" || spec.family == "glm4_moe" || spec.family == "qwen3_next"))
+      (spec.family == "gpt_oss" || spec.family == "glm4_moe" || is_qwen_with_states(spec.family)))
     return in_layer("post_attention_norm.weight");
   if (tensor.role == TensorRole::post_norm && spec.family == "nemotron_h")  // of a layer's one part
     return in_layer("attn_norm.weight");
+  if (tensor.role == TensorRole::recurrent_factor && spec.family.starts_with("qwen3_5"))
+    return in_layer("ssm_beta.weight");
+  if (tensor.role == TensorRole::recurrent_decay && spec.family.starts_with("qwen3_5"))
+    return in_layer("ssm_alpha.weight");
   if (tensor.role == TensorRole::ffn_out_norm && spec.layer(tensor.layer).has_networks_beside())
     return in_layer("post_ffw_norm_1.weight");
   if (tensor.role == TensorRole::final_norm && spec.family.starts_with("lfm2"))
@@ -295,6 +343,11 @@ std::vector<std::pair<std::string, std::string>> gguf_module_tensors(const Decod
 
 bool is_gguf_router(TensorRole role) {
   return role == TensorRole::router || role == TensorRole::shared_expert_gate;
+}
+
+bool may_be_f32_in_gguf(TensorRole role) {
+  return is_gguf_router(role) || role == TensorRole::recurrent_factor ||
+         role == TensorRole::recurrent_decay;
 }
 
 std::vector<GgufConstant> gguf_constants(const DecoderSpec& spec) {

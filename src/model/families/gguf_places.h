@@ -18,9 +18,10 @@ std::string gguf_name(const DecoderSpec& spec, const TensorSpec& tensor);
 // Whether the family's queries and keys stand there with the elements that turn together side by
 // side.
 bool has_gguf_neighbours(std::string_view family);
-// Whether files have the tensor in f32 whatever the model is stored in: where all its elements are
-// bf16 numbers, it is a bf16 one.
+// Whether files have the tensor in f32 whatever the model is stored in, or may have it so: where
+// all its elements are bf16 numbers, it is a bf16 one.
 bool is_gguf_router(TensorRole role);
+bool may_be_f32_in_gguf(TensorRole role);
 // The embedding and head of a module that predicts further, which files have beside the model's:
 // their names in files, and in directories.
 std::vector<std::pair<std::string, std::string>> gguf_module_tensors(const DecoderSpec& spec);

@@ -171,4 +171,12 @@ std::vector<StoredTensor> gguf_tensors(const DecoderSpec& spec) {
       spec, [](const DecoderSpec& of, const TensorSpec& tensor) { return gguf_place(of, tensor); });
 }
 
+ColumnsOf gguf_columns(const DecoderSpec& spec) {
+  ColumnsOf columns;
+  for (const TensorSpec& tensor : tensors_of(spec))
+    if (const StoredAt at = gguf_place(spec, tensor); at.pieces.size > 0)
+      columns[tensor.name] = at.pieces.back();
+  return columns;
+}
+
 }  // namespace invar

@@ -42,5 +42,7 @@ struct StoredTensor {
 std::vector<StoredTensor> stored_tensors(const DecoderSpec& spec);
 // The same for a GGUF file.
 std::vector<StoredTensor> gguf_tensors(const DecoderSpec& spec);
+// The decoder's matrices whose columns stand elsewhere there.
+ColumnsOf gguf_columns(const DecoderSpec& spec);
 
 }  // namespace invar
