@@ -3,6 +3,14 @@
 option(INVAR_TESTS "Build the tests" ON)
 option(INVAR_CUDA "Build the CUDA back end when a CUDA compiler is found" ON)
 
+# Builds of one tree, such as the demo's, a wheel's and a package's, compile each file once where there is a compiler cache. CI has one build.
+find_program(INVAR_CCACHE ccache)
+foreach(language C CXX)
+  if(INVAR_CCACHE AND NOT DEFINED CMAKE_${language}_COMPILER_LAUNCHER AND NOT DEFINED ENV{CI})
+    set(CMAKE_${language}_COMPILER_LAUNCHER ${INVAR_CCACHE})
+  endif()
+endforeach()
+
 set(CMAKE_CXX_STANDARD 20)
 set(CMAKE_CXX_STANDARD_REQUIRED ON)
 set(CMAKE_CXX_EXTENSIONS OFF)

@@ -1,0 +1,90 @@
+#!/usr/bin/env python3
+"""packaging/release: what it makes here, and what it refuses. Usage: release_test.py SOURCE BUILD [unittest arguments]"""
+import importlib.machinery
+import importlib.util
+import os
+import pathlib
+import re
+import shutil
+import subprocess
+import sys
+import tarfile
+import tempfile
+import unittest
+
+SOURCE = BUILD = None  # set by main
+NAMED = ("CMakeLists.txt", "pyproject.toml", "python/invar/__init__.py", "README.md", "docs/installation.md", "CHANGELOG.md")
+
+
+def release_module():
+    loader = importlib.machinery.SourceFileLoader("release", str(SOURCE / "packaging/release"))
+    module = importlib.util.module_from_spec(importlib.util.spec_from_loader("release", loader))
+    loader.exec_module(module)
+    return module
+
+
+class Release(unittest.TestCase):
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory(prefix="invar-release-test-")
+        self.addCleanup(folder.cleanup)
+        self.folder = pathlib.Path(folder.name)
+
+    def test_every_file_names_the_same_version(self):
+        release = release_module()
+        self.assertRegex(release.version(), r"^\d+\.\d+\.\d+$")
+        for name in NAMED:
+            (self.folder / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(SOURCE / name, self.folder / name)
+        self.assertEqual(release.version(self.folder), release.version())
+        for name in NAMED[1:]:
+            whole = (self.folder / name).read_text()
+            (self.folder / name).write_text(whole.replace(release.version(), "9.8.7"))
+            with self.assertRaisesRegex(SystemExit, f"in {name}.*found 9.8.7"):
+                release.version(self.folder)
+            (self.folder / name).write_text(whole)
+        undated = re.sub(r"(?m)^(## [\d.]+), \d{4}.*$", r"\1", (self.folder / "CHANGELOG.md").read_text())
+        (self.folder / "CHANGELOG.md").write_text(undated)
+        with self.assertRaisesRegex(SystemExit, "with a date, found none"):
+            release.version(self.folder)
+
+    def test_another_answer_is_no_release(self):
+        release = release_module()
+        release.try_out("tarball", f'"logits_hash": "{release.card_hash()}"')
+        with self.assertRaisesRegex(SystemExit, "expected the card's logits hash"):
+            release.try_out("tarball", '"logits_hash": "' + "0" * 64)
+
+    def asked(self, *arguments):
+        done = subprocess.run([SOURCE / "packaging/release", *arguments, "--build", BUILD, "--out", self.folder / "out"], capture_output=True, text=True,
+                              env={**os.environ, "XZ_OPT": "-0"})
+        return done.returncode, done.stdout + done.stderr
+
+    def test_what_is_no_release_is_refused(self):
+        status, said = self.asked("--only", "container")
+        self.assertTrue(status and re.search("expected (a clean tree|the tag v|to make the container)|not a git repository|dubious ownership", said), said)
+        status, said = self.asked("--dry-run", "--only", "deb,floppy")
+        self.assertTrue(status and "found floppy" in said, said)
+
+    def test_the_workflow_asks_for_what_there_is(self):
+        text = (SOURCE / ".github/workflows/release.yml").read_text()
+        asked = [kind for kinds in re.findall(r"packaging/release --only (\S+)", text) for kind in kinds.split(",")]
+        self.assertEqual(set(asked), set(release_module().KINDS) - {"container"})
+        self.assertIn("docker build", text)
+        self.assertIn('tags: ["v*"]', text)
+        for script in re.findall(r"(?:scripts|packaging)/\w+", text):
+            self.assertTrue(os.access(SOURCE / script, os.X_OK), script)
+
+    def test_a_tarball_brings_its_libraries_and_is_tried(self):
+        status, said = self.asked("--dry-run", "--only", "tarball")
+        self.assertEqual(status, 0, said)
+        if not shutil.which("patchelf"):
+            return self.assertIn("not made  tarball: patchelf is not installed", said)
+        [made] = (self.folder / "out").glob("invar-*.tar.xz")
+        self.assertIn(made.name, (self.folder / "out/SHA256SUMS").read_text())
+        names = {pathlib.PurePath(name).name: name for name in tarfile.open(made).getnames()}
+        self.assertTrue({"invar", "libcurl.so.4", "config.json", "README.md"} <= set(names), sorted(names))
+        self.assertFalse({"libc.so.6", "libstdc++.so.6"} & set(names), "those of every Linux are not brought")
+
+
+if __name__ == "__main__":
+    SOURCE, BUILD = (pathlib.Path(sys.argv.pop(1)).resolve() for _ in range(2))
+    unittest.main()
