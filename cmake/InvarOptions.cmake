@@ -7,7 +7,8 @@ option(INVAR_CUDA "Build the CUDA back end when a CUDA compiler is found" ON)
 find_program(INVAR_CCACHE ccache)
 foreach(language C CXX)
   if(INVAR_CCACHE AND NOT DEFINED CMAKE_${language}_COMPILER_LAUNCHER AND NOT DEFINED ENV{CI})
-    set(CMAKE_${language}_COMPILER_LAUNCHER ${INVAR_CCACHE})
+    # Files that CMake writes have equal names in all builds but for the build's folder.
+    set(CMAKE_${language}_COMPILER_LAUNCHER ${CMAKE_COMMAND} -E env CCACHE_BASEDIR=${CMAKE_BINARY_DIR} ${INVAR_CCACHE})
   endif()
 endforeach()
 
