@@ -19,6 +19,7 @@
 #include "frontend/text_engine.h"
 #include "model_sampling.h"
 #include "session/adapter.h"
+#include "session/sampling_defaults.h"
 #include "weights/lora_adapter.h"
 
 namespace invar::cli {
@@ -55,7 +56,19 @@ class Printer final : public TextSink {
     seconds_ = timer_.seconds();
   }
 
+  void on_step(const StepStats& step) {
+    drafts_ += step.drafts;
+    drafted_ += step.draft_tokens;
+    accepted_ += step.accepted_tokens;
+  }
+
   int32_t max_tokens = 0;  // what the answers are held to
+  int64_t drafted() const { return drafted_; }
+  int64_t accepted() const { return accepted_; }
+  // Tokens of a step of the model that checks drafts: its own one and those accepted.
+  double tokens_a_step() const {
+    return drafts_ > 0 ? 1 + static_cast<double>(accepted_) / static_cast<double>(drafts_) : 1.0;
+  }
   std::span<const TextAnswer> answers() const { return answers_; }
   const TextAnswer& answer() const { return answers_[0]; }
   double first_token() const { return first_token_; }
@@ -67,6 +80,7 @@ class Printer final : public TextSink {
   bool quiet_;
   Timer timer_;
   int tokens_ = 0;
+  int64_t drafts_ = 0, drafted_ = 0, accepted_ = 0;
   double first_token_ = 0, seconds_ = 0;
   std::map<int64_t, int> choice_of_;
   std::vector<TextAnswer> answers_;
@@ -91,6 +105,14 @@ json::Value report(const Printer& printer, Model& model, const GenerateFlags& fl
   v.set("first_token_seconds", printer.first_token());
   v.set("decode_tokens_per_second", printer.decode_rate());
   v.set("share_of_read_bandwidth", share_of_bandwidth(printer, model));
+  json::Value sampling = defaults_json(flags.params);
+  sampling.set("seed", static_cast<int64_t>(flags.params.seed));
+  v.set("sampling", std::move(sampling));
+  if (printer.drafted() > 0) {
+    v.set("draft_tokens", printer.drafted());
+    v.set("accepted_tokens", printer.accepted());
+    v.set("tokens_a_step", printer.tokens_a_step());
+  }
   v.set("identity", model.identity());
   v.set("instruction_set", model.instruction_set());
   v.set("logits_hash", to_hex(a.logits_hash));
@@ -101,7 +123,22 @@ json::Value report(const Printer& printer, Model& model, const GenerateFlags& fl
   return v;
 }
 
-void print_report(const json::Value& v, const Printer& printer, Model& model) {
+// The temperature of the answer, and of its other parameters those that filter or penalise.
+std::string sampling_words(const SamplingParams& p, const ModelOptions& model) {
+  if (p.temperature == 0) return "the most likely token (temperature 0)";
+  std::string text = fmt::format("temperature {:g}", p.temperature);
+  if (p.top_k > 0) text += fmt::format(", top_k {}", p.top_k);
+  if (p.top_p < 1) text += fmt::format(", top_p {:g}", p.top_p);
+  if (p.min_p > 0) text += fmt::format(", min_p {:g}", p.min_p);
+  if (p.repetition_penalty != 1)
+    text += fmt::format(", repetition_penalty {:g}", p.repetition_penalty);
+  const std::string from = find_sampling_defaults(model).from;
+  return fmt::format("{}, seed {}{}", text, p.seed,
+                     from == "none" ? "" : "; what no option says is of " + from);
+}
+
+void print_report(const json::Value& v, const Printer& printer, Model& model,
+                  const GenerateFlags& flags) {
   const auto number = [&](const char* key) { return v.find(key)->as_number(); };
   if (printer.answers().size() > 1)
     for (size_t i = 0; i < printer.answers().size(); ++i)
@@ -120,7 +157,14 @@ void print_report(const json::Value& v, const Printer& printer, Model& model) {
       model.ranks() == 1
           ? fmt::format("{} threads", model.pool().size())
           : fmt::format("{} ranks of {} threads", model.ranks(), model.threads_of_rank());
-  fmt::print(stderr, "arithmetic  {} on {}, {}\nlogits hash {}\n", model.identity(),
+  if (printer.drafted() > 0)
+    fmt::print(
+        stderr, "drafts      {} of {} tokens accepted ({:.0f} %), {:.2f} tokens a step\n",
+        printer.accepted(), printer.drafted(),
+        100.0 * static_cast<double>(printer.accepted()) / static_cast<double>(printer.drafted()),
+        printer.tokens_a_step());
+  fmt::print(stderr, "sampling    {}\narithmetic  {} on {}, {}\nlogits hash {}\n",
+             sampling_words(flags.params, model.options()), model.identity(),
              model.instruction_set(), threads, to_hex(printer.answer().logits_hash));
 }
 
@@ -169,8 +213,7 @@ void answer_one(const GenerateFlags& flags, Request request, TextEngine& engine,
   request.constraint = constraint_of(flags, engine.tokenizer());
   for (; request.choice < flags.params.n; ++request.choice)
     printer.expect(engine.submit(request), request.choice);
-  while (engine.step(printer)) {
-  }
+  while (engine.step(printer)) printer.on_step(engine.engine().last_step());
 }
 
 int answer_file(const GenerateFlags& flags, TextEngine& engine) {
@@ -250,7 +293,7 @@ int run_generate(GenerateFlags flags) {
   if (flags.model.json)
     fmt::print("{}\n", json::dump(v, 2));
   else
-    print_report(v, printer, *model);
+    print_report(v, printer, *model, flags);
   for (const TextAnswer& answer : printer.answers())
     if (answer.finish == FinishReason::failed) fail("the answer failed: {}", answer.error);
   return 0;

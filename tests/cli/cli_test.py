@@ -285,6 +285,21 @@ class BenchLoad(CliTest):
 
 
 class Generate(CliTest):
+    def test_it_says_what_it_sampled_with_and_what_drafts_gave(self):
+        run = ["generate", self.model, "-p", "Once upon a time", "--max-tokens", "40", "--max-model-len", "256"]
+        told = lambda *more: invar(*run, *more).stderr.decode()
+        self.assertRegex(told("--temperature", "0.5", "--top-k", "7", "--top-p", "0.9", "--seed", "3"), r"(?m)^sampling    temperature 0.5, top_k 7, top_p 0.9, seed 3; what no option says is of generation_config.json$")
+        plain = told("--temperature", "0")
+        self.assertRegex(plain, r"(?m)^sampling    the most likely token \(temperature 0\)$")
+        self.assertNotIn("drafts", plain)
+        drafting = ["--temperature", "0", "--speculative-config", '{"method": "ngram", "num_speculative_tokens": 3, "adaptive": false}']
+        self.assertRegex(told(*drafting), r"(?m)^drafts      \d+ of [1-9]\d* tokens accepted \(\d+ %\), [1-4]\.\d\d tokens a step$")
+        found, alone = [json.loads(self.succeed(*run, "--json", *more)) for more in (drafting, ["--temperature", "0"])]
+        self.assertEqual(found["logits_hash"], alone["logits_hash"])
+        self.assertLessEqual(found["accepted_tokens"], found["draft_tokens"])
+        self.assertNotIn("draft_tokens", alone)
+        self.assertEqual((alone["sampling"]["temperature"], alone["sampling"]["seed"]), (0, 0))
+
     def test_schedules_do_not_show_in_the_hash(self):
         expected = self.generate(self.model)
         self.assertEqual(expected["completion_tokens"], 8)
