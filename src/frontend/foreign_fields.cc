@@ -79,7 +79,6 @@ constexpr ForeignField kFields[] = {
     {"dry_allowed_length", "2"},
     {"dry_penalty_last_n", "-1|0"},
     {"dry_sequence_breakers", R"(["\n", ":", "\"", "*"])"},
-    {"samplers", "[]"},
     {"grammar", "\"\""},
     {"grammar_lazy", "false"},
     {"grammar_triggers", "[]"},

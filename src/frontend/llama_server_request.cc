@@ -107,8 +107,6 @@ json::Value common_body(const json::Value& body, RequestWarnings& warnings) {
     if (value.is_null() || among(name, kRead) || among(name, kIdle)) continue;
     if (among(name, kTimes))
       warnings.add(fmt::format("{} is not kept: an answer depends on its request alone", name));
-    else if (name == "samplers")
-      warnings.add("samplers has no effect: filters are applied in the server's order");
     else
       made.set(name, value);
   }

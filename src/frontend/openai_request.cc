@@ -36,6 +36,7 @@ constexpr std::string_view kCommonFields[] = {"model",
                                               "stream_options",
                                               "return_token_ids",
                                               "return_tokens_as_token_ids",
+                                              "samplers",
                                               "logits_hash",
                                               "receipt"};
 constexpr std::string_view kCompletionFields[] = {"prompt", "suffix", "echo"};
@@ -69,6 +70,7 @@ class Reader {
     Request request{.endpoint = endpoint, .warnings = std::move(warnings)};
     request.base.params = context_.defaults;
     request.ignored = unknown_fields(chat);
+    note_samplers(request.warnings);
     if (const json::Value* v = fields_.find("model")) request.model = text_of(*v, "model");
     chat ? read_thoughts(request) : refuse_thoughts(fields_, "a completion has text alone");
     chat ? read_conversation(fields_, context_, request) : read_prompts(fields_, context_, request);
@@ -138,6 +140,13 @@ class Reader {
       if (!value.is_null()) unknown.push_back(key);
     }
     return unknown;
+  }
+
+  // Names of llama.cpp's filters in the order in which they are to be applied.
+  void note_samplers(RequestWarnings& warnings) const {
+    const json::Value* names = fields_.find("samplers");
+    if (names && *names != json::Value(json::Array()))
+      warnings.add("samplers has no effect: filters are applied in the server's order");
   }
 
   // vLLM's way to ask for a prompt's log-probabilities alone: echo and no tokens.

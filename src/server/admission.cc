@@ -10,6 +10,7 @@
 #include "errors.h"
 #include "frontend/body_fields.h"
 #include "frontend/kept_request.h"
+#include "frontend/ollama.h"
 #include "frontend/request_limits.h"
 
 namespace invar::server {
@@ -63,6 +64,11 @@ bool names(std::string_view pattern, std::string_view name) {
   for (name.remove_prefix(star); !names(pattern, name); name.remove_prefix(1))
     if (name.empty()) return false;
   return true;
+}
+
+bool names_without_tag(std::string_view pattern, std::string_view name) {
+  const std::string bare = ollama::name_without_tag(name);
+  return names(pattern, name) || names(pattern, bare) || names(pattern, bare + ":latest");
 }
 
 std::string idempotency_key_of(const HttpRequest& http) {
@@ -261,10 +267,7 @@ std::vector<int32_t> Admission::encode(const openai::Request& request,
 }
 
 bool Admission::is_models_name(const std::string& name) const {
-  // Ollama's clients leave the tag out or add it.
-  const auto is_it = [&](const std::string& served) {
-    return names(served, name) || names(served, name + ":latest");
-  };
+  const auto is_it = [&](const std::string& served) { return names_without_tag(served, name); };
   return name.empty() || std::ranges::any_of(model_.names, is_it);
 }
 

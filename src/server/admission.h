@@ -162,6 +162,8 @@ class Admission {
 
 // Whether a name, or one in which '*' stands for anything, is this one.
 bool names(std::string_view pattern, std::string_view name);
+// The same with or without Ollama's tag, which its clients leave out or add at every path.
+bool names_without_tag(std::string_view pattern, std::string_view name);
 // Takes slots for all answers of the request. Throws ApiError when there are not so many.
 void take_slots(HeldSlots& slots, const openai::Request& request);
 // Holds so many bytes of memory, before a request keeps them. Throws ApiError when there are not so

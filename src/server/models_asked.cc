@@ -3,7 +3,6 @@
 
 #include "base/error.h"
 #include "doors.h"
-#include "frontend/ollama.h"
 #include "models_front_impl.h"
 #include "query.h"
 
@@ -24,7 +23,7 @@ std::string name_in(const HttpRequest& request) {
     throw ApiError{400,
                    fmt::format("expected \"model\" as a string, found {}", json::excerpt(*name)),
                    "invalid_type", "model"};
-  return is_ollama ? ollama::name_without_tag(name->as_string()) : name->as_string();
+  return name->as_string();
 }
 
 // Whether the path names an answer that one of the models has made.
@@ -141,11 +140,10 @@ void ModelsFront::Impl::ask_by_body(const ExchangePtr& exchange, const Door& doo
 }
 
 size_t ModelsFront::Impl::find(const std::string& name) const {
-  const std::string tagged = name + ":latest";
   for (const bool with_patterns : {false, true})
     for (size_t i = 0; i < models.size(); ++i)
       for (const std::string& one : models[i].names)
-        if (with_patterns ? names(one, name) || names(one, tagged) : one == name) return i;
+        if (with_patterns ? names_without_tag(one, name) : one == name) return i;
   throw ApiError{
       404,
       fmt::format("the model {} does not exist; there are {}", json::quoted(name), all_names()),

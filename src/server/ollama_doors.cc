@@ -62,6 +62,14 @@ std::string parameters_of(const SamplingParams& p, const BackendFacts& facts) {
                      facts.max_model_len, p.temperature, p.top_k, p.top_p, p.min_p);
 }
 
+// The chat template. Editors (Continue) look for the word .Suffix, as a template of Ollama's has
+// it, to know whether a model fills in the text between two others.
+std::string template_of(const ServedModel& model) {
+  std::string text = model.chat ? model.chat->source() : std::string();
+  if (model.numbers.has_head && fills_in_middle(*model.tokenizer)) text += "{# .Prompt .Suffix #}";
+  return text;
+}
+
 // The name that a body asks for, under either of Ollama's names for it.
 std::string asked_name(const json::Value& body) {
   const BodyFields fields(body);
@@ -148,14 +156,14 @@ void Server::ollama_show(std::shared_ptr<Exchange> exchange) {
     const BackendFacts facts = backend_.facts();
     json::Array capabilities;
     for (const std::string& one : capabilities_of(model_)) capabilities.emplace_back(one);
-    exchange->reply({.body = json::dump(json::Object{
-                         {"modelfile", "FROM " + first_of(model_.names)},
-                         {"parameters", parameters_of(model_.defaults, facts)},
-                         {"template", model_.chat ? model_.chat->source() : std::string()},
-                         {"details", details_of(model_.card)},
-                         {"model_info", model_info_of(model_.card, facts)},
-                         {"capabilities", std::move(capabilities)},
-                         {"modified_at", ollama::time_text(started_)}})});
+    exchange->reply(
+        {.body = json::dump(json::Object{{"modelfile", "FROM " + first_of(model_.names)},
+                                         {"parameters", parameters_of(model_.defaults, facts)},
+                                         {"template", template_of(model_)},
+                                         {"details", details_of(model_.card)},
+                                         {"model_info", model_info_of(model_.card, facts)},
+                                         {"capabilities", std::move(capabilities)},
+                                         {"modified_at", ollama::time_text(started_)}})});
   });
 }
 

@@ -106,6 +106,7 @@ class Answers(unittest.TestCase):
             for ollamas in (name, name + ":latest"):
                 chat = self.served.post("/api/chat", model=ollamas, messages=HI, stream=False, options={"num_predict": 4})
                 self.assertTrue(chat["done"])
+            self.assertEqual(len(self.served.post("/v1/chat/completions", model=name + ":latest", messages=HI, max_tokens=4)["choices"]), 1)
             lines = self.served.ask("POST", "/api/generate", {"model": name, "prompt": "x", "options": {"num_predict": 4}})
             self.assertEqual(lines[1]["Content-Type"], "application/x-ndjson")
 

@@ -4,11 +4,11 @@ import json
 import math
 import pathlib
 import re
-import subprocess
 import sys
 import tempfile
 import unittest
 
+from middle import make_middle
 from served import FAST, Served
 
 INVAR = None  # the program; set by main
@@ -289,18 +289,7 @@ class InTheMiddle(unittest.TestCase):
     def setUp(self):
         self.folder = tempfile.TemporaryDirectory(prefix="invar-middle-")
         self.addCleanup(self.folder.cleanup)
-        subprocess.run([INVAR, "make-model", self.folder.name], check=True, capture_output=True)
-        path = pathlib.Path(self.folder.name, "tokenizer.json")
-        tokenizer = json.loads(path.read_text())
-        vocabulary = tokenizer["model"]["vocab"]
-        added = {token["id"] for token in tokenizer["added_tokens"]}
-        longest = sorted((text for text, at in vocabulary.items() if at not in added), key=vocabulary.get)[-3:]
-        self.marks = {name: vocabulary.pop(text) for name, text in zip(("<|fim_prefix|>", "<|fim_suffix|>", "<|fim_middle|>"), longest)}
-        joined = lambda pair: pair.replace(" ", "") if isinstance(pair, str) else "".join(pair)
-        tokenizer["model"]["merges"] = [pair for pair in tokenizer["model"]["merges"] if joined(pair) not in longest]
-        tokenizer["added_tokens"] += [{"id": at, "content": name, "special": True, "single_word": False, "lstrip": False, "rstrip": False, "normalized": False}
-                                      for name, at in self.marks.items()]
-        path.write_text(json.dumps(tokenizer))
+        self.marks = make_middle(INVAR, self.folder.name)
         self.served = Served(INVAR, command=[INVAR, "serve", self.folder.name, "--host", "127.0.0.1", "--port", "0", "--served-model-name", "m", *FAST])
         self.addCleanup(self.served.stop)
 
