@@ -159,6 +159,25 @@ TEST(Jinja, PrintedValuesAreBounded) {
   EXPECT_EQ(failure("{{ (['a' * 1000000] * 30) | tojson | length }}"), "rendered: 30000120");
 }
 
+// Each value that is printed is a step: shared values are printed as often as they stand there.
+TEST(Jinja, PrintingIsCounted) {
+  const RenderOptions few{.limits = {.steps = 30000}};
+  const std::string shared =
+      "{% set n = namespace(x=[1.5, 2.5]) %}{% for i in range(12) %}{% set n.x = [n.x, n.x] %}"
+      "{% endfor %}";  // 8192 numbers, 16383 values
+  for (const std::string print :
+       {"(n.x | tojson)", "(n.x | string)", "(n.x ~ '')", "('%s' % (n.x,))", "('%r' % (n.x,))",
+        "('{}'.format(n.x))", "([n.x] | join)"}) {
+    EXPECT_EQ(failure(shared + "{{ " + print + " | length > 9 }}", few), "rendered: True") << print;
+    const std::string twice = shared + "{{ " + print + " ~ " + print + " }}";
+    EXPECT_TRUE(has(failure(twice, few), "takes more than 30000 steps")) << print;
+  }
+  const std::string many = "('%(a)s' * 9000) % dict(a=1, b=2)";
+  EXPECT_EQ(failure("{{ (" + many + ") | length }}", few), "rendered: 9000");
+  EXPECT_TRUE(
+      has(failure("{{ " + many + " ~ " + many + " }}", few), "takes more than 30000 steps"));
+}
+
 // A text has many pieces: they are counted before they are made.
 TEST(Jinja, PiecesOfTextsAreBounded) {
   for (const char* print :

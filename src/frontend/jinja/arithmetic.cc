@@ -148,7 +148,7 @@ Value binary(Budget& budget, Operator op, const Value& a, const Value& b) {
     return integer_operation(op, *a.as_integer(), *b.as_integer());
   if (a.as_number() && b.as_number()) return float_operation(op, *a.as_number(), *b.as_number());
   if (op == Operator::modulo && a.is_string())
-    return budget.text(percent_formatted(*a.as_string(), b));
+    return budget.text(percent_formatted(budget, *a.as_string(), b));
   for (const Value* value : {&a, &b})
     if (value->is_undefined()) fault_undefined(*value->as_undefined());
   if (op == Operator::add && a.is_string() && b.is_string()) return added_texts(budget, a, b);

@@ -112,7 +112,7 @@ Value Evaluator::eval_compare(const Expr& e, const ScopePtr& scope) {
 Value Evaluator::eval_concat(const Expr& e, const ScopePtr& scope) {
   std::string out;
   for (const ExprPtr& part : e.children) {
-    const std::string text = to_text(eval(*part, scope));
+    const std::string text = budget_.printed(eval(*part, scope));
     budget_.make_text(text.size());
     out += text;
   }

@@ -62,7 +62,10 @@ Value tojson(Budget& budget, const Value& input, const Arguments& a) {
     style.key_separator = *pair[1].as_string();
   }
   style.sort_keys = p.truth_or(3, false);
-  return budget.text(to_json(input, style));
+  int64_t values = 0;
+  std::string made = to_json(input, style, &values);
+  budget.step(values);
+  return budget.text(std::move(made));
 }
 
 Value from_json(Budget& budget, const Value& input, const Arguments& a) {
@@ -117,10 +120,10 @@ Value to_float(Budget&, const Value& input, const Arguments& a) {
   return number ? Value(*number) : p.value_or(0, 0.0);
 }
 
-Value round(Budget&, const Value& input, const Arguments& a) {
+Value round(Budget& budget, const Value& input, const Arguments& a) {
   const Parameters p("round", a, {"precision", "method"});
   const int64_t precision = p.integer_or(0, 0);
-  const std::string how = to_text(p.value_or(1, "common"));
+  const std::string how = budget.printed(p.value_or(1, "common"));
   const auto number = input.as_number();
   if (!number) fault(fmt::format("round needs a number, found a {}", input.type_name()));
   if (precision < 0 || precision > 15) fault("round takes a precision from 0 to 15");
@@ -138,12 +141,13 @@ Value format(Budget& budget, const Value& input, const Arguments& a) {
   for (const auto& [name, value] : a.named) pairs.emplace_back(name, value);
   const Value values =
       pairs.empty() ? Value::tuple(a.positional) : dict_of(budget, std::move(pairs));
-  return budget.text(percent_formatted(to_text(input), values));
+  return budget.text(percent_formatted(budget, budget.printed(input), values));
 }
 
 Value replace(Budget& budget, const Value& input, const Arguments& a) {
   const Parameters p("replace", a, {"old", "new", "count"});
-  const std::string s = to_text(input), old = to_text(p.value(0)), with = to_text(p.value(1));
+  const std::string s = budget.printed(input), old = budget.printed(p.value(0)),
+                    with = budget.printed(p.value(1));
   const Value limit = p.value_or(2, nullptr);
   budget.touch_search(s, old);
   budget.make_text(s.size() + static_cast<size_t>(count_of(budget, s, old)) * with.size());
@@ -152,7 +156,7 @@ Value replace(Budget& budget, const Value& input, const Arguments& a) {
 
 Value trim(Budget& budget, const Value& input, const Arguments& a) {
   const Parameters p("trim", a, {"chars"});
-  const std::string s = to_text(input);
+  const std::string s = budget.printed(input);
   return budget.text(std::string(text::stripped(s, p.string_or_none(0))));
 }
 
@@ -173,12 +177,12 @@ Value absolute(Budget&, const Value& input, const Arguments& a) {
 template <std::string (*kChange)(std::string_view)>
 Value changed(Budget& budget, const Value& input, const Arguments& a) {
   const Parameters p("a filter of texts", a, {});
-  return budget.text(kChange(to_text(input)));
+  return budget.text(kChange(budget.printed(input)));
 }
 
 Value as_text(Budget& budget, const Value& input, const Arguments& a) {
   const Parameters p("string", a, {});
-  return input.is_string() ? input : budget.text(to_text(input));
+  return input.is_string() ? input : budget.text(budget.printed(input));
 }
 
 Value as_safe_text(Budget& budget, const Value& input, const Arguments& a) {

@@ -152,7 +152,7 @@ const std::unordered_map<std::string, TextMethod>& text_methods() {
     TEXT_METHOD("removesuffix", const Parameters p("removesuffix", a, {"suffix"});
                 const size_t cut = s.ends_with(p.string(0)) ? p.string(0).size() : 0;
                 return budget.text(s.substr(0, s.size() - cut));),
-    TEXT_METHOD("format", return budget.text(brace_formatted(s, a));),
+    TEXT_METHOD("format", return budget.text(brace_formatted(budget, s, a));),
     {"join", joined},
   };
   return kMethods;

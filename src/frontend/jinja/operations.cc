@@ -14,6 +14,13 @@ void Budget::step(int64_t count) {
     fault(fmt::format("the template takes more than {} steps", limits_.steps));
 }
 
+std::string Budget::printed(const Value& value) {
+  int64_t values = 0;
+  std::string text = to_text(value, &values);
+  step(values);
+  return text;
+}
+
 void Budget::make_text(size_t bytes) {
   text_bytes_ += bytes;
   if (bytes > limits_.text_bytes || text_bytes_ > limits_.text_bytes)

@@ -25,6 +25,8 @@ class Budget {
   void make_text(size_t bytes);
   // A text that was made.
   Value text(std::string made);
+  // The value's text, a step for each value in it; its bytes are not counted.
+  std::string printed(const Value& value);
   const Limits& limits() const { return limits_; }
 
  private:

@@ -1,4 +1,4 @@
-// str, repr, json.dumps and the two ways to format.
+// str, repr and json.dumps.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -29,107 +29,123 @@ std::string float_repr(double value) {
   return out;
 }
 
-namespace {
-
-// Before it is whole: values share their parts, so that few steps make much to print.
-void expect_room(const std::string& out, size_t more = 0) {
+void expect_room(const std::string& out, size_t more) {
   if (out.size() + more > kMostPrinted)
     fault(fmt::format("a value prints more than {} bytes", kMostPrinted));
 }
 
-void append_string_repr(std::string& out, std::string_view s) {
-  expect_room(out, s.size());
-  const bool has_single = s.find('\'') != s.npos, has_double = s.find('"') != s.npos;
-  const char quote = has_single && !has_double ? '"' : '\'';
-  out += quote;
-  for (size_t i = 0; i < s.size(); i += utf8::length(s[i])) {
-    const char32_t c = utf8::decode(s, i);
-    if (c == static_cast<char32_t>(quote) || c == '\\')
-      out += '\\', out += static_cast<char>(c);
-    else if (c == '\n')
-      out += "\\n";
-    else if (c == '\r')
-      out += "\\r";
-    else if (c == '\t')
-      out += "\\t";
-    else if (text::is_printable(c))
-      utf8::append(out, c);
-    else
-      out += c < 0x100     ? fmt::format("\\x{:02x}", static_cast<uint32_t>(c))
-             : c < 0x10000 ? fmt::format("\\u{:04x}", static_cast<uint32_t>(c))
-                           : fmt::format("\\U{:08x}", static_cast<uint32_t>(c));
+namespace {
+
+class ReprWriter {
+ public:
+  // Values written so far.
+  int64_t values() const { return values_; }
+  std::string& out() { return out_; }
+
+  void write(const Value& value) {
+    expect_room(out_);
+    ++values_;
+    if (value.is_undefined()) {
+      out_ += "Undefined";
+    } else if (value.is_none()) {
+      out_ += "None";
+    } else if (value.is_bool()) {
+      out_ += value.truth() ? "True" : "False";
+    } else if (const auto integer = value.as_integer()) {
+      out_ += std::to_string(*integer);
+    } else if (const auto number = value.as_float()) {
+      out_ += float_repr(*number);
+    } else if (const std::string* s = value.as_string()) {
+      write_string(*s);
+    } else if (const Sequence* sequence = value.as_sequence()) {
+      write_sequence(*sequence);
+    } else if (const Dict* dict = value.as_dict()) {
+      write_dict(*dict);
+    } else {
+      fault(fmt::format("a {} cannot be printed", value.type_name()));
+    }
   }
-  out += quote;
-}
 
-void append_repr(std::string& out, const Value& value);
+ private:
+  void write_string(std::string_view s) {
+    expect_room(out_, s.size());
+    const bool has_single = s.find('\'') != s.npos, has_double = s.find('"') != s.npos;
+    const char quote = has_single && !has_double ? '"' : '\'';
+    out_ += quote;
+    for (size_t i = 0; i < s.size(); i += utf8::length(s[i]))
+      write_character(utf8::decode(s, i), quote);
+    out_ += quote;
+  }
 
-void append_sequence(std::string& out, const Sequence& sequence) {
-  static constexpr const char* kOpen[] = {"[",           "(", "", "dict_keys([", "dict_values([",
-                                          "dict_items(["};
-  if (sequence.kind == SequenceKind::iterator) fault("a generator cannot be printed; add | list");
-  if (sequence.kind == SequenceKind::range) {
-    const Items& items = sequence.items;
+  void write_character(char32_t c, char quote) {
+    if (c == static_cast<char32_t>(quote) || c == '\\')
+      out_ += '\\', out_ += static_cast<char>(c);
+    else if (c == '\n')
+      out_ += "\\n";
+    else if (c == '\r')
+      out_ += "\\r";
+    else if (c == '\t')
+      out_ += "\\t";
+    else if (text::is_printable(c))
+      utf8::append(out_, c);
+    else
+      out_ += c < 0x100     ? fmt::format("\\x{:02x}", static_cast<uint32_t>(c))
+              : c < 0x10000 ? fmt::format("\\u{:04x}", static_cast<uint32_t>(c))
+                            : fmt::format("\\U{:08x}", static_cast<uint32_t>(c));
+  }
+
+  void write_range(const Items& items) {
     const int64_t first = items.empty() ? 0 : *items[0].as_integer();
     const int64_t step =
         items.size() > 1 ? *items[1].as_integer() - *items[0].as_integer() : int64_t{1};
     const int64_t end = first + static_cast<int64_t>(items.size()) * step;
-    out += step == 1 ? fmt::format("range({}, {})", first, end)
-                     : fmt::format("range({}, {}, {})", first, end, step);
-    return;
+    out_ += step == 1 ? fmt::format("range({}, {})", first, end)
+                      : fmt::format("range({}, {}, {})", first, end, step);
   }
-  out += kOpen[static_cast<int>(sequence.kind)];
-  for (size_t i = 0; i < sequence.items.size(); ++i) {
-    if (i) out += ", ";
-    append_repr(out, sequence.items[i]);
-  }
-  if (sequence.kind == SequenceKind::tuple && sequence.items.size() == 1) out += ',';
-  out += sequence.kind == SequenceKind::list    ? "]"
-         : sequence.kind == SequenceKind::tuple ? ")"
-                                                : "])";
-}
 
-void append_repr(std::string& out, const Value& value) {
-  expect_room(out);
-  if (value.is_undefined()) {
-    out += "Undefined";
-  } else if (value.is_none()) {
-    out += "None";
-  } else if (value.is_bool()) {
-    out += value.truth() ? "True" : "False";
-  } else if (const auto integer = value.as_integer()) {
-    out += std::to_string(*integer);
-  } else if (const auto number = value.as_float()) {
-    out += float_repr(*number);
-  } else if (const std::string* s = value.as_string()) {
-    append_string_repr(out, *s);
-  } else if (const Sequence* sequence = value.as_sequence()) {
-    append_sequence(out, *sequence);
-  } else if (const Dict* dict = value.as_dict()) {
-    out += '{';
-    for (size_t i = 0; i < dict->pairs.size(); ++i) {
-      if (i) out += ", ";
-      append_repr(out, dict->pairs[i].first);
-      out += ": ";
-      append_repr(out, dict->pairs[i].second);
+  void write_sequence(const Sequence& sequence) {
+    static constexpr const char* kOpen[] = {"[",           "(", "", "dict_keys([", "dict_values([",
+                                            "dict_items(["};
+    if (sequence.kind == SequenceKind::iterator) fault("a generator cannot be printed; add | list");
+    if (sequence.kind == SequenceKind::range) return write_range(sequence.items);
+    out_ += kOpen[static_cast<int>(sequence.kind)];
+    for (size_t i = 0; i < sequence.items.size(); ++i) {
+      if (i) out_ += ", ";
+      write(sequence.items[i]);
     }
-    out += '}';
-  } else {
-    fault(fmt::format("a {} cannot be printed", value.type_name()));
+    if (sequence.kind == SequenceKind::tuple && sequence.items.size() == 1) out_ += ',';
+    out_ += sequence.kind == SequenceKind::list    ? "]"
+            : sequence.kind == SequenceKind::tuple ? ")"
+                                                   : "])";
   }
-}
+
+  void write_dict(const Dict& dict) {
+    out_ += '{';
+    for (size_t i = 0; i < dict.pairs.size(); ++i) {
+      if (i) out_ += ", ";
+      write(dict.pairs[i].first);
+      out_ += ": ";
+      write(dict.pairs[i].second);
+    }
+    out_ += '}';
+  }
+
+  std::string out_;
+  int64_t values_ = 0;
+};
 
 }  // namespace
 
-std::string to_text(const Value& value) {
+std::string to_text(const Value& value, int64_t* values) {
   if (value.is_undefined()) return "";
-  return value.is_string() ? *value.as_string() : to_repr(value);
+  return value.is_string() ? *value.as_string() : to_repr(value, values);
 }
 
-std::string to_repr(const Value& value) {
-  std::string out;
-  append_repr(out, value);
-  return out;
+std::string to_repr(const Value& value, int64_t* values) {
+  ReprWriter writer;
+  writer.write(value);
+  if (values) *values += writer.values();
+  return std::move(writer.out());
 }
 
 namespace {
@@ -138,8 +154,12 @@ class JsonWriter {
  public:
   JsonWriter(std::string& out, const JsonStyle& style) : out_(out), style_(style) {}
 
+  // Values written so far.
+  int64_t values() const { return values_; }
+
   void write(const Value& value, int level = 0) {
     expect_room(out_, style_.item_separator.size() + style_.key_separator.size());
+    ++values_;
     if (value.is_none()) {
       out_ += "null";
     } else if (value.is_bool()) {
@@ -232,167 +252,16 @@ class JsonWriter {
 
   std::string& out_;
   const JsonStyle& style_;
+  int64_t values_ = 0;
 };
 
 }  // namespace
 
-std::string to_json(const Value& value, const JsonStyle& style) {
+std::string to_json(const Value& value, const JsonStyle& style, int64_t* values) {
   std::string out;
-  JsonWriter(out, style).write(value);
-  return out;
-}
-
-namespace {
-
-// One conversion of a % format.
-struct Conversion {
-  std::string flags;
-  int width = 0, precision = -1;
-  char kind = 0;
-};
-
-constexpr int kMaxWidth = 1000;
-
-int digits(std::string_view format, size_t& i) {
-  int value = 0;
-  while (i < format.size() && format[i] >= '0' && format[i] <= '9') {
-    value = value * 10 + (format[i++] - '0');
-    if (value > kMaxWidth) fault(fmt::format("a format is wider than {}", kMaxWidth));
-  }
-  return value;
-}
-
-std::string padded(std::string body, const Conversion& c) {
-  const int64_t missing = c.width - text::length(body);
-  if (missing <= 0) return body;
-  const auto has = [&](char flag) { return c.flags.find(flag) != std::string::npos; };
-  if (has('-')) return body + std::string(missing, ' ');
-  if (!has('0') || c.kind == 's' || c.kind == 'r') return std::string(missing, ' ') + body;
-  const size_t sign = !body.empty() && (body[0] == '-' || body[0] == '+') ? 1 : 0;
-  return body.insert(sign, missing, '0');
-}
-
-int64_t whole(const Value& value, char kind) {
-  if (const auto integer = value.as_integer()) return *integer;
-  const auto number = value.as_float();
-  if (!number || kind != 'd' || !(std::abs(*number) < 9e18))
-    fault(fmt::format("%{} needs an integer, found a {}", kind, value.type_name()));
-  return static_cast<int64_t>(*number);
-}
-
-std::string converted(const Conversion& c, const Value& value) {
-  std::string body;
-  if (c.kind == 's' || c.kind == 'r') {
-    body = c.kind == 's' ? to_text(value) : to_repr(value);
-    if (c.precision >= 0 && text::length(body) > c.precision)
-      body.resize(text::starts(body)[c.precision]);
-  } else if (c.kind == 'd' || c.kind == 'i' || c.kind == 'u') {
-    body = std::to_string(whole(value, 'd'));
-  } else if (c.kind == 'x' || c.kind == 'X' || c.kind == 'o') {
-    const int64_t number = whole(value, c.kind);
-    const uint64_t magnitude = number < 0 ? 0 - static_cast<uint64_t>(number) : number;
-    body = c.kind == 'x'   ? fmt::format("{:x}", magnitude)
-           : c.kind == 'X' ? fmt::format("{:X}", magnitude)
-                           : fmt::format("{:o}", magnitude);
-    if (number < 0) body.insert(0, "-");
-  } else {
-    const auto number = value.as_number();
-    if (!number) fault(fmt::format("%{} needs a number, found a {}", c.kind, value.type_name()));
-    const int precision = c.precision < 0 ? 6 : c.precision;
-    body = c.kind == 'f' || c.kind == 'F' ? fmt::format("{:.{}f}", *number, precision)
-           : c.kind == 'e'                ? fmt::format("{:.{}e}", *number, precision)
-                                          : fmt::format("{:.{}g}", *number, precision);
-  }
-  if (c.kind != 's' && c.kind != 'r' && body[0] != '-') {
-    if (c.flags.find('+') != std::string::npos)
-      body.insert(0, "+");
-    else if (c.flags.find(' ') != std::string::npos)
-      body.insert(0, " ");
-  }
-  return padded(std::move(body), c);
-}
-
-}  // namespace
-
-std::string percent_formatted(std::string_view format, const Value& values) {
-  const Sequence* tuple = values.as_sequence();
-  if (tuple && tuple->kind != SequenceKind::tuple) tuple = nullptr;
-  size_t used = 0;
-  bool by_name = false;
-  std::string out;
-  for (size_t i = 0; i < format.size();) {
-    if (format[i] != '%') {
-      out += format[i++];
-      continue;
-    }
-    if (++i < format.size() && format[i] == '%') {
-      out += format[i++];
-      continue;
-    }
-    const Value* value = nullptr;
-    if (i < format.size() && format[i] == '(') {
-      const size_t close = format.find(')', i);
-      if (close == format.npos) fault("a format's name is not closed");
-      const std::string name(format.substr(i + 1, close - i - 1));
-      value = values.find(name);
-      if (!value) fault("a format names " + name + ", which its values have not");
-      by_name = true;
-      i = close + 1;
-    }
-    Conversion c;
-    while (i < format.size() && std::string_view("-+ 0#").find(format[i]) != std::string_view::npos)
-      c.flags += format[i++];
-    c.width = digits(format, i);
-    if (i < format.size() && format[i] == '.') c.precision = digits(format, ++i);
-    if (i == format.size() ||
-        std::string_view("srdiuxXofFeg").find(format[i]) == std::string_view::npos)
-      fault("a format has a conversion that is not supported");
-    c.kind = format[i++];
-    if (!value) {
-      if (used >= (tuple ? tuple->items.size() : 1)) fault("a format has more places than values");
-      value = tuple ? &tuple->items[used] : &values;
-      ++used;
-    }
-    out += converted(c, *value);
-    expect_room(out);
-  }
-  if (!by_name && !values.as_dict() && used < (tuple ? tuple->items.size() : 1))
-    fault("a format has more values than places");
-  return out;
-}
-
-std::string brace_formatted(std::string_view format, const Arguments& arguments) {
-  std::string out;
-  size_t next = 0;
-  for (size_t i = 0; i < format.size(); ++i, expect_room(out)) {
-    const char c = format[i];
-    if ((c == '{' || c == '}') && i + 1 < format.size() && format[i + 1] == c) {
-      out += c;
-      ++i;
-      continue;
-    }
-    if (c == '}') fault("a format has a } without its {");
-    if (c != '{') {
-      out += c;
-      continue;
-    }
-    const size_t close = format.find('}', i);
-    if (close == format.npos) fault("a format has a { without its }");
-    const std::string field(format.substr(i + 1, close - i - 1));
-    i = close;
-    const bool is_number = field.find_first_not_of("0123456789") == field.npos && field.size() < 4;
-    if (is_number) {
-      const size_t index = field.empty() ? next++ : std::stoul(field);
-      if (index >= arguments.positional.size()) fault("a format has more places than values");
-      out += to_text(arguments.positional[index]);
-      continue;
-    }
-    const auto named = std::find_if(arguments.named.begin(), arguments.named.end(),
-                                    [&](const auto& n) { return n.first == field; });
-    if (named == arguments.named.end())
-      fault("a format has the field {" + field + "}, which is no name of a value");
-    out += to_text(named->second);
-  }
+  JsonWriter writer(out, style);
+  writer.write(value);
+  if (values) *values += writer.values();
   return out;
 }
 

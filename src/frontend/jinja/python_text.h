@@ -11,6 +11,8 @@
 
 namespace invar::jinja {
 
+class Budget;
+
 namespace text {
 
 using Lines = std::vector<std::string_view>;
@@ -55,10 +57,13 @@ bool is_blank(std::string_view s);
 
 // Bytes of a printed value, or of what a format makes; a Fault where there were more.
 constexpr size_t kMostPrinted = size_t{32} << 20;
+// That Fault, before a text is whole: values share their parts, so that few steps make much to
+// print.
+void expect_room(const std::string& out, size_t more = 0);
 
-// Python's str() and repr(). Undefined is no text.
-std::string to_text(const Value& value);
-std::string to_repr(const Value& value);
+// Python's str() and repr(). Undefined is no text. Adds to `values` how many values were printed.
+std::string to_text(const Value& value, int64_t* values = nullptr);
+std::string to_repr(const Value& value, int64_t* values = nullptr);
 // Python's repr of a float: the shortest digits that read back as the same number.
 std::string float_repr(double value);
 
@@ -68,12 +73,13 @@ struct JsonStyle {
   std::string item_separator = ", ", key_separator = ": ";
   bool sort_keys = false;
 };
-// Python's json.dumps.
-std::string to_json(const Value& value, const JsonStyle& style);
+// Python's json.dumps. Adds to `values` how many values were printed.
+std::string to_json(const Value& value, const JsonStyle& style, int64_t* values = nullptr);
 
-// Python's `format % values`; `values` is a tuple, a dict or one value.
-std::string percent_formatted(std::string_view format, const Value& values);
+// Python's `format % values`; `values` is a tuple, a dict or one value. A step for each value
+// printed.
+std::string percent_formatted(Budget& budget, std::string_view format, const Value& values);
 // Python's format.format(...), for fields without conversions and format specifications.
-std::string brace_formatted(std::string_view format, const Arguments& arguments);
+std::string brace_formatted(Budget& budget, std::string_view format, const Arguments& arguments);
 
 }  // namespace invar::jinja

@@ -81,7 +81,7 @@ Value dictsort(Budget& budget, const Value& input, const Arguments& a) {
   const Parameters p("dictsort", a, {"case_sensitive", "by", "reverse"});
   const Dict* dict = input.as_dict();
   if (!dict) fault(fmt::format("dictsort needs a dict, found a {}", input.type_name()));
-  const std::string by = to_text(p.value_or(1, "key"));
+  const std::string by = budget.printed(p.value_or(1, "key"));
   if (by != "key" && by != "value") fault("dictsort sorts by key or by value");
   std::vector<Keyed> keyed;
   for (const auto& [key, value] : dict->pairs)
@@ -159,11 +159,11 @@ Value choose(Budget& budget, const Value& input, const Arguments& a, bool wanted
 
 Value join(Budget& budget, const Value& input, const Arguments& a) {
   const Parameters p("join", a, {"d", "attribute"});
-  const std::string by = to_text(p.value_or(0, ""));
+  const std::string by = budget.printed(p.value_or(0, ""));
   std::string out;
   bool first = true;
   for (const Value& value : items_of(budget, input)) {
-    const std::string part = to_text(at_path(budget, value, p.find(1)));
+    const std::string part = budget.printed(at_path(budget, value, p.find(1)));
     budget.make_text(part.size() + by.size());
     if (!first) out += by;
     first = false;

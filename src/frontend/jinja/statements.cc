@@ -49,7 +49,7 @@ Flow Evaluator::run(const Statement& s, const ScopePtr& scope, std::string& out)
     case Statement::kPrint: {
       const Value value = eval(*s.expr, scope);
       const std::string* text = value.as_string();
-      text ? print(*text, out) : print(*budget_.text(to_text(value)).as_string(), out);
+      text ? print(*text, out) : print(*budget_.text(budget_.printed(value)).as_string(), out);
       break;
     }
     case Statement::kIf:
@@ -63,13 +63,13 @@ Flow Evaluator::run(const Statement& s, const ScopePtr& scope, std::string& out)
       assign(s.target, filtered_body(s, scope), scope);
       break;
     case Statement::kFilterBlock:
-      print(to_text(filtered_body(s, scope)), out);
+      print(budget_.printed(filtered_body(s, scope)), out);
       break;
     case Statement::kMacro:
       scope->set(s.name, macro(s, s.name, scope));
       break;
     case Statement::kCallBlock:
-      print(to_text(call_with_body(s, scope)), out);
+      print(budget_.printed(call_with_body(s, scope)), out);
       break;
     case Statement::kWith: {
       const ScopePtr body = inner(scope);

@@ -56,8 +56,8 @@ const std::unordered_map<std::string, Test>& tests() {
        [](B b, V v, A a) {
          return remainder(b, v, Parameters("divisibleby", a, {"num"}).value(0)) == 0;
        }},
-      {"upper", [](B, V v, A) { return text::is_upper(to_text(v)); }},
-      {"lower", [](B, V v, A) { return text::is_lower(to_text(v)); }},
+      {"upper", [](B b, V v, A) { return text::is_upper(b.printed(v)); }},
+      {"lower", [](B b, V v, A) { return text::is_lower(b.printed(v)); }},
       {"filter", [](B, V v, A) { return v.is_string() && is_filter(*v.as_string()); }},
       {"in", compared<Operator::in>},
       {"eq", compared<Operator::equal>},
