@@ -53,7 +53,8 @@ LoraAdapter open_gguf_adapter(const std::string& path) {
   const double alpha = alpha_of(*file);
   std::unique_ptr<TensorSource> tensors = open_gguf_tensors(file);
   std::vector<AdapterModule> modules;
-  for (const auto& [name, factors] : tensors_by_module(*tensors)) {
+  for (const auto& [module_name, factors] : tensors_by_module(*tensors)) {
+    const std::string& name = module_name;  // which a lambda may name, as clang 14 has it
     const auto name_of = [&](char which) { return name + std::string(which == 'A' ? kA : kB); };
     AdapterModule module = adapter_module(*tensors, name, factors, name_of);
     if (alpha != 0) module.scale = alpha / static_cast<double>(module.rank);

@@ -56,7 +56,7 @@ def free_port():
 
 class Served:
     """One server process. `invar` is the program; `command` replaces the usual one."""
-    patience = 30  # seconds for what takes none
+    patience = 90  # seconds for what takes none on an idle machine
 
     def __init__(self, invar, *flags, name="m", command=None):
         self.program = invar

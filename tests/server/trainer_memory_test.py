@@ -64,7 +64,7 @@ def peaks(invar, folder, hidden, ranks):
     seen = pathlib.Path(folder, f"peaks-{hidden}-{ranks}")
     seen.mkdir()
     done = subprocess.run([*launch, sys.executable, "-c", WATCH, str(seen), invar, "train", str(recipe), "--threads", "1", "--output",
-                           str(pathlib.Path(folder, f"{hidden}-{ranks}"))], capture_output=True, text=True, timeout=200)
+                           str(pathlib.Path(folder, f"{hidden}-{ranks}"))], capture_output=True, text=True, timeout=500)
     assert done.returncode == 0, done.stderr
     found = [int(file.read_text()) << 10 for file in seen.iterdir()]
     assert len(found) == ranks, (ranks, found)
