@@ -33,33 +33,41 @@ def log_probabilities(logits):
     return logits - top - numpy.log(numpy.exp(logits - top).sum(axis=-1, keepdims=True))
 
 
-def invars(path, scratch):
-    numpy.array(TEXT, dtype=numpy.int32).tofile(scratch / "tokens")
-    run(TOOL, path, scratch / "tokens", scratch / "out")
-    logits = numpy.fromfile(scratch / "out", dtype=numpy.float32).reshape(TOKENS, -1)
+def invars(path, scratch, text=TEXT, adapter=None):
+    numpy.array(text, dtype=numpy.int32).tofile(scratch / "tokens")
+    run(TOOL, path, scratch / "tokens", scratch / "out", *(["portable", len(text), "auto", 0, adapter] if adapter else []))
+    logits = numpy.fromfile(scratch / "out", dtype=numpy.float32).reshape(len(text), -1)
     return log_probabilities(logits)[[count - 1 for count in BEGINNINGS]]
 
 
-def llamas(path):
+def llamas(path, text=TEXT, vocabulary=512, adapter=None):
     params = xllamacpp.CommonParams()
     params.model.path = str(path)
     params.n_ctx, params.n_parallel, params.n_gpu_layers = 256, 1, 0
     params.cpuparams.n_threads = 2
     params.warmup, params.no_extra_bufts = False, True
+    if adapter:
+        lora = xllamacpp.CommonAdapterLoraInfo()
+        lora.path, lora.scale = str(adapter), 1.0
+        params.lora_adapters = [lora]
     server = xllamacpp.Server(params)
     out = []
     for count in BEGINNINGS:
         # A token that is a whole character, else nothing is said of it: the bias changes what is chosen alone.
-        said = server.handle_completions({"prompt": TEXT[:count], "n_predict": 1, "n_probs": 512, "temperature": 0, "cache_prompt": False,
+        said = server.handle_completions({"prompt": text[:count], "n_predict": 1, "n_probs": vocabulary, "temperature": 0, "cache_prompt": False,
                                           "logit_bias": [[QUESTION_MARK, 1000.0]]})
         found = said["choices"][0]["logprobs"]["content"][0]["top_logprobs"]
-        if len(found) != 512:
-            sys.exit(f"expected 512 log-probabilities, found {len(found)}")
-        row = numpy.zeros(512)
+        if len(found) != vocabulary:
+            sys.exit(f"expected {vocabulary} log-probabilities, found {len(found)}")
+        row = numpy.zeros(vocabulary)
         for one in found:
             row[one["id"]] = one["logprob"]
         out.append(row)
     return numpy.array(out)
+
+
+def apart(a, b):
+    return float(numpy.median(numpy.abs(a - b).mean(axis=1)))
 
 
 def convert(made, path):
@@ -74,7 +82,7 @@ def compare(name, made, other, far, scratch):
         theirs = scratch / "other.gguf"
         convert(other(made, scratch / "other"), theirs)
     here, there = invars(scratch / "file.gguf", scratch), llamas(theirs)
-    off = float(numpy.median(numpy.abs(here - there).mean(axis=1)))
+    off = apart(here, there)
     print(f"{name}: log-probabilities differ by {off:.3f} (median over {len(here)} positions of the mean), spread {here.std():.2f}", flush=True)
     return off < far
 
