@@ -239,10 +239,23 @@ struct SumPairsParams {
   float* out;  // [T][D]
 };
 
-// The gradient of the router's logits, whose scores are a softmax over all experts.
+// The gradients of an expert that all rows go through behind a gate g, the logistic function of z:
+// out = act(g * d) goes back through it, and g's is sum64 by fma of (d, y).
+struct SharedGradientsParams {
+  const float* d;  // [T][D], of the residual stream
+  const float* z;  // [T], `z_stride` apart
+  const float* y;  // [T][D], `y_stride` apart: what the expert made of the row
+  int64_t z_stride, y_stride;
+  int64_t rows, width;  // T, D
+  Activation out;       // [T][D]; pad columns set to zero
+  float* d_gates;       // [T]
+};
+
+// The gradient of the router's logits, whose scores are a softmax over all experts, or each the
+// logistic function of its logit.
 struct RouterBackwardParams {
   Routing how;
-  const float* logits;  // [T][experts]
+  const float* logits;  // [T][experts (+ the shared expert's gate)]
   int64_t stride;
   const int32_t* ids;      // [T][C]
   const float* d_weights;  // [T][C]
@@ -250,8 +263,9 @@ struct RouterBackwardParams {
   // each `balance_rows` rows: [.][experts]; or null.
   const float* balance;
   int64_t balance_rows;
+  const float* d_gates;  // [T] the gradients of the shared expert's gates, or null without one
   int64_t rows;
-  Activation out;  // [T][experts]; pad columns set to zero
+  Activation out;  // [T][experts (+ 1)]; pad columns set to zero
 };
 
 // out[j] = row from[j] of x, or zeros where that is -1.
@@ -336,6 +350,7 @@ struct TrainingKernels {
   Operation<RouterBackwardParams> router_backward;
   Operation<GatherLeavesParams> gather_leaves;
   // Null where there is no such backward: on a GPU.
+  Operation<SharedGradientsParams> shared_gradients;
   Operation<ShortConvBackwardParams> short_conv_backward;
   Operation<GatedNormBackwardParams> gated_norm_backward;
   Operation<RecurrentGatesBackwardParams> recurrent_gates_backward;

@@ -45,8 +45,10 @@ BackwardWorkspace::BackwardWorkspace(const Decoder& decoder, const TrainingKerne
   int64_t f = 0;  // of the widest
   int64_t experts = 0;
   for (const LayerSpec& layer : spec.layer_specs) {
-    f = std::max<int64_t>({f, layer.ffn_width(), layer.experts() ? layer.experts()->width : 0});
-    if (layer.experts()) experts = std::max<int64_t>(experts, layer.experts()->routing.experts);
+    f = std::max<int64_t>(f, layer.ffn_width());
+    if (!layer.experts()) continue;
+    f = std::max<int64_t>({f, layer.experts()->width, layer.experts()->shared_width});
+    experts = std::max<int64_t>(experts, layer.experts()->routing.experts + 1);
   }
   const int64_t rows = max_rows, d = spec.hidden, q = spec.query_width();
   const int64_t qkv_width = q + 2 * spec.kv_width(), pair = 2 * round_up(f, kPanelWidth);
@@ -104,7 +106,7 @@ void BackwardWorkspace::place_experts(const Decoder& decoder) {
     if (!layer.experts()) continue;
     f = std::max<int64_t>(f, layer.experts()->width);
     pairs = std::max<int64_t>(pairs, int64_t{max_rows} * layer.experts()->routing.chosen);
-    experts = std::max<int64_t>(experts, layer.experts()->routing.experts);
+    experts = std::max<int64_t>(experts, layer.experts()->routing.experts + 1);
   }
   if (experts == 0) return;
   const int64_t d = decoder.spec.hidden, both = 2 * round_up(f, kPanelWidth);
@@ -118,6 +120,7 @@ void BackwardWorkspace::place_experts(const Decoder& decoder) {
   array(pair_inputs, pairs * d);
   array(expert_weights, pairs);
   array(router, max_rows * activation_stride(experts));
+  array(shared_gates, max_rows);
   array(leaf_outputs, max_rows * activation_stride(std::max(d, both)));
   array(leaf_inputs, max_rows * activation_stride(std::max(d, f)));
 }

@@ -45,7 +45,8 @@ struct BackwardWorkspace {
   DeviceArray<bf16_t> pair_wide;      // [T * C][2F], rounded
   DeviceArray<float> pair_inputs;     // [T * C][D]
   DeviceArray<float> expert_weights;  // [T][C]
-  DeviceArray<bf16_t> router;         // [T][experts], rounded
+  DeviceArray<bf16_t> router;         // [T][experts (+ the shared one's gate)], rounded
+  DeviceArray<float> shared_gates;    // [T], of the gates of the shared expert
   DeviceArray<bf16_t> leaf_outputs;   // [T][D or 2F]
   DeviceArray<bf16_t> leaf_inputs;    // [T][D or F]
   // Layers with a state use these.

@@ -333,20 +333,58 @@ class Model {
     return product(gates, down, layer, spec_.hidden, at(down_bias, layer));
   }
 
-  // Of all experts; weights are 0 of those that are not chosen; scores are a softmax over all.
+  // Of all experts; weights are 0 of those that are not chosen.
   struct Route {
     Vector scores, weights;
   };
-  static Route routed(const Routing& how, Vector logits) {
-    double sum = 0, total = 0;
-    for (double& x : logits) sum += x = std::exp(x);
-    for (double& x : logits) x /= sum;
-    Route route{logits, logits};
-    std::sort(logits.begin(), logits.end(), std::greater());
-    const double least = logits[static_cast<size_t>(how.chosen) - 1];
-    for (double& x : route.weights) total += x = x < least ? 0 : x;
-    for (double& x : route.weights) x /= how.renormalised ? total : 1;
+  static Route routed(const Routing& how, Vector scores, const double* bias) {
+    const bool shares = how.score == ExpertScore::softmax;
+    double sum = 0, total = how.epsilon;
+    for (double& x : scores) sum += x = std::exp(x);
+    for (double& x : scores) x /= shares ? sum : 1 + x;
+    Vector choice = scores;
+    for (size_t e = 0; e < choice.size() && bias; ++e) choice[e] += bias[e];
+    if (how.groups > 1) leave_groups(how, choice);
+    Vector sorted = choice;
+    std::sort(sorted.begin(), sorted.end(), std::greater());
+    const double least = sorted[static_cast<size_t>(how.chosen) - 1];
+    Route route{scores, scores};
+    for (size_t e = 0; e < choice.size(); ++e)
+      total += route.weights[e] = choice[e] < least ? 0 : scores[e];
+    for (double& x : route.weights) x *= how.scale / (how.renormalised ? total : 1);
     return route;
+  }
+
+  // The groups whose two best add up to the most stay.
+  static void leave_groups(const Routing& how, Vector& choice) {
+    const int64_t size = how.experts / how.groups;
+    Vector best;
+    for (auto begin = choice.begin(); begin != choice.end(); begin += size) {
+      Vector group(begin, begin + size);
+      std::sort(group.begin(), group.end(), std::greater());
+      best.push_back(group[0] + group[1]);
+    }
+    Vector sorted = best;
+    std::sort(sorted.begin(), sorted.end(), std::greater());
+    for (size_t e = 0; e < choice.size(); ++e)
+      if (best[e / static_cast<size_t>(size)] < sorted[static_cast<size_t>(how.chosen_groups) - 1])
+        choice[e] = -1;
+  }
+
+  // What the expert that all rows go through gives, behind its gate.
+  Rows shared_expert(const Rows& x, int layer, const ExpertsSpec& spec) const {
+    using enum TensorRole;
+    Rows gated = product(x, shared_gate, layer, spec.shared_width);
+    const Rows ups = product(x, shared_up, layer, spec.shared_width);
+    for (Vector& row : gated)
+      for (double& value : row) value = curve(Nonlinearity::silu, value);
+    multiply(gated, ups);
+    Rows out = product(gated, shared_down, layer, spec_.hidden);
+    if (!spec.shared_gate) return out;
+    const Rows gates = product(x, shared_expert_gate, layer, 1);
+    for (size_t t = 0; t < out.size(); ++t)
+      for (double& value : out[t]) value /= 1 + std::exp(-gates[t][0]);
+    return out;
   }
 
   Rows experts(const Rows& h, int layer) const {
@@ -355,9 +393,12 @@ class Model {
     const ExpertsSpec spec = *spec_.layer(layer).experts();
     const int64_t d = spec_.hidden, f = spec.width;
     const Rows logits = product(x, router, layer, spec.routing.experts);
+    const double* bias = spec.has_choice_bias ? at(choice_bias, layer) : nullptr;
     Rows out(h.size(), Vector(h[0].size()));
+    if (spec.shared_width > 0) out = shared_expert(x, layer, spec);
     for (size_t t = 0; t < h.size(); ++t) {
-      const Vector& weights = routes_[layer].emplace_back(routed(spec.routing, logits[t])).weights;
+      const Vector& weights =
+          routes_[layer].emplace_back(routed(spec.routing, logits[t], bias)).weights;
       for (size_t e = 0; e < weights.size(); ++e) {
         if (weights[e] == 0) continue;
         const int64_t from = static_cast<int64_t>(e) * ((d * f + 15) / 16 * 16);

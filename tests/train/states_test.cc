@@ -1,5 +1,6 @@
-// A trainer and a sampler of models whose layers have states say the same of every token of an
-// answer, over the boundaries at which states move.
+// A trainer and a sampler of models whose layers have states, or experts behind every kind of
+// router that is trained, say the same of every token of an answer, over the boundaries at which
+// states move.
 #include <gtest/gtest.h>
 #include <unistd.h>
 
@@ -26,10 +27,8 @@ class ModelDirectory {
       : path_(std::filesystem::temp_directory_path() /
               ("invar-states-" + std::to_string(getpid()))) {
     std::filesystem::create_directories(path_);
-    DecoderSpec spec = override_spec(
+    const DecoderSpec spec = override_spec(
         preset_spec("tiny"), {.family = family, .hidden = 64, .layers = layers, .heads = 4});
-    for (LayerSpec& layer : spec.layer_specs)
-      if (layer.experts()) layer.put(DenseFfnSpec{.width = 96});
     write_model_texts(path_.string(), {.spec = spec}, {});
   }
   ~ModelDirectory() { std::filesystem::remove_all(path_); }
@@ -90,10 +89,16 @@ int64_t differences(Trainer& trainer, const std::vector<Question>& questions,
 }
 
 TEST(StatesOfATrainer, AreThoseOfASampler) {
-  // Kimi Linear's fourth layer has a latent, and its routers are sigmoids, of which there is no
-  // backward.
-  for (const auto& [family, layers] :
-       {std::pair{"lfm2", 4}, {"qwen3_5_text", 4}, {"olmo_hybrid", 4}, {"kimi_linear", 3}}) {
+  // Kimi Linear's fourth layer has a latent, of which there is no backward.
+  for (const auto& [family, layers] : {std::pair{"lfm2", 4},
+                                       {"qwen3_5_text", 4},
+                                       {"olmo_hybrid", 4},
+                                       {"kimi_linear", 3},
+                                       {"qwen3_next", 4},
+                                       {"lfm2_moe", 4},
+                                       {"qwen2_moe", 2},
+                                       {"glm4_moe", 3},
+                                       {"minimax_m2", 2}}) {
     const ModelDirectory directory(family, layers);
     const TrainerOptions options = trainer_options(directory.options());
     Trainer trainer(options, 7);
@@ -104,7 +109,8 @@ TEST(StatesOfATrainer, AreThoseOfASampler) {
     engine.kv_bytes = 64 << 20;
     Rollouts sampler({.model = directory.options(), .engine = engine},
                      {.max_tokens = kAnswerTokens});
-    sampler.take_weights(*decoder_form(options.model.spec, trainer.weights()));
+    const auto form = decoder_form(options.model.spec, trainer.weights());
+    sampler.take_weights(form ? *form : trainer.weights());
     const std::vector<Question> asked = questions();
     const std::vector<Answer> answers = sampler.answer(asked, 2);
     EXPECT_EQ(differences(trainer, asked, answers), 0) << family;

@@ -8,6 +8,7 @@
 #include <map>
 #include <memory>
 #include <random>
+#include <set>
 #include <thread>
 
 #include "../weights/blocks_source.h"
@@ -15,8 +16,10 @@
 #include "base/error.h"
 #include "base/sha256.h"
 #include "kernels/select.h"
+#include "model/families/families.h"
 #include "model/families/make_model.h"
 #include "model/families/presets.h"
+#include "model/families/stored_places.h"
 #include "model/families/tensors.h"
 #include "model/families/trained_source.h"
 #include "train/row_packer.h"
@@ -613,6 +616,51 @@ TEST(Training, WritesLayersWithStatesAsTheFamilyStoresThem) {
     trainer.step(next_rows(packer, options.rows));
     EXPECT_NE(again.log_probabilities(rows), trainer.log_probabilities(rows)) << model.name;
   }
+}
+
+bool is_trainable(const DecoderSpec& spec) {
+  try {
+    expect_trainable(spec);
+    return true;
+  } catch (const Error&) {
+    return false;
+  }
+}
+
+// The same of every family that can be trained.
+TEST(Training, WritesEveryFamilyAsItIsStored) {
+  std::set<std::string> trained;
+  for (const std::string& family : family_names()) {
+    const DecoderSpec spec = override_spec(preset_spec("tiny"), {.family = family,
+                                                                 .hidden = 64,
+                                                                 .layers = 3,
+                                                                 .heads = 4,
+                                                                 .kv_heads = 2,
+                                                                 .head_dim = 16,
+                                                                 .ffn = 96,
+                                                                 .vocab = 61});
+    if (!is_trainable(spec)) continue;
+    trained.insert(family);
+    SCOPED_TRACE(family);
+    const TrainerOptions options = tiny_options(spec);
+    Numbers source(spec.vocab, options.context - 3);
+    RowPacker packer(source, options.context, 0);
+    Trainer trainer(options, 5);
+    for (int i = 0; i < 2; ++i) trainer.step(next_rows(packer, options.rows));
+    const auto stored = stores_otherwise(spec) ? stored_form(spec, trainer.weights()) : nullptr;
+    const TensorSource& written = stored ? *stored : trainer.weights();
+    const std::vector<PackedRow> rows = next_rows(packer, 3);
+    Trainer again(options, starting_state(spec, written));
+    EXPECT_EQ(again.log_probabilities(rows), trainer.log_probabilities(rows));
+    trainer.step(next_rows(packer, options.rows));
+    EXPECT_NE(again.log_probabilities(rows), trainer.log_probabilities(rows));
+  }
+  for (const char* family : {"falcon", "glm4", "glm4_moe", "hy_v3", "kimi_linear", "lfm2_moe",
+                             "minimax_m2", "mixtral", "phi3", "qwen2_moe", "qwen3_next"})
+    EXPECT_TRUE(trained.contains(family)) << family;
+  std::string names;
+  for (const std::string& family : trained) names += " " + family;
+  std::printf("%zu families:%s\n", trained.size(), names.c_str());
 }
 
 TEST(Training, RefusesMixersBesideEachOther) {

@@ -108,6 +108,38 @@ inline std::vector<TinyModel> tiny_models_of_other_norms() {
           {"olmoe", olmoe}};
 }
 
+// Experts beside one that all rows go through, with a gate and without; a router whose scores are
+// not shares, in groups, with a bias of the choice; one with an epsilon.
+inline std::vector<TinyModel> tiny_models_of_experts() {
+  DecoderSpec shared = tiny_spec("qwen2_moe"), groups = tiny_spec("glm4_moe"),
+              epsilon = tiny_spec("lfm2_moe");
+  shared.qkv_bias = groups.qkv_bias = true;
+  epsilon.qk_norm = epsilon.tied_head = true;
+  ExpertsSpec experts{.routing = {.experts = 5, .chosen = 3}, .width = 40};
+  experts.shared_width = 56;
+  experts.shared_gate = true;
+  shared.set_layers({.parts = {AttentionSpec{}, experts}});
+  experts.routing = {.experts = 8,
+                     .chosen = 3,
+                     .score = ExpertScore::sigmoid,
+                     .groups = 4,
+                     .chosen_groups = 2,
+                     .pair_score = true,
+                     .renormalised = true,
+                     .scale = 1.5f};
+  experts.shared_gate = false;
+  experts.has_choice_bias = true;
+  groups.layer_specs[1].put(experts);
+  experts.routing = {.experts = 6,
+                     .chosen = 2,
+                     .score = ExpertScore::sigmoid,
+                     .renormalised = true,
+                     .epsilon = 0.25f};
+  experts.shared_width = 0;
+  epsilon.layer_specs[1].put(experts);
+  return {{"shared_expert", shared}, {"expert_groups", groups}, {"expert_epsilon", epsilon}};
+}
+
 // A layer with a state beside one that attends, and alone. A sequence's first rows have outputs
 // near zero, which a norm with a small epsilon would make as large as their rounding.
 inline std::vector<TinyModel> tiny_models_with_states() {

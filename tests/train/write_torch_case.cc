@@ -123,9 +123,16 @@ json::Value small_config(const json::Value& shape) {
     config.set("layer_types", json::Array{"sliding_attention", "full_attention"});
   if (shape.find("mlp_only_layers")) config.set("mlp_only_layers", json::Array{1});
   if (shape.find("num_experts")) config.set("num_experts", 6);
-  // Every expert of OLMoE's: bf16's error turns no choice.
-  if (shape.find("model_type")->as_string() == "olmoe") config.set("num_experts_per_tok", 6);
-  config.set("tie_word_embeddings", shape.find("model_type")->as_string() == "gemma3_text");
+  // Every expert of these: bf16's error turns no choice.
+  const std::string family = shape.find("model_type")->as_string();
+  if (family == "olmoe" || family == "qwen2_moe") config.set("num_experts_per_tok", 6);
+  if (family == "glm4_moe")
+    for (const auto& [key, value] : {std::pair{"n_routed_experts", 6},
+                                     {"num_experts_per_tok", 6},
+                                     {"n_group", 1},
+                                     {"topk_group", 1}})
+      config.set(key, value);
+  config.set("tie_word_embeddings", family == "gemma3_text");
   return config;
 }
 
@@ -133,7 +140,8 @@ json::Value small_config(const json::Value& shape) {
 void add_families(json::Value& cases, const std::string& folder) {
   for (const auto& [file, families] :
        {std::pair{"tiny_configs.json", std::vector{"gemma3_text", "olmo2", "olmo3", "exaone4"}},
-        std::pair{"tiny_expert_configs.json", std::vector{"qwen3_moe", "olmoe"}}}) {
+        std::pair{"tiny_expert_configs.json",
+                  std::vector{"qwen3_moe", "olmoe", "qwen2_moe", "glm4_moe"}}}) {
     const std::string path = folder + "/" + file;
     const json::Value shapes = json::parse(read_whole_file(path, 1 << 20), path);
     for (const char* family : families) {

@@ -68,10 +68,18 @@ void transpose(const TransposeParams& p, const Execution& on) {
   _mm_sfence();
 }
 
+// Where the first row is the second of a pair of inner elements: a few rows behind an odd number.
+void pack_odd_columns(const PackColumnsParams& p, const Execution& on) {
+  const auto [begin, end] = on.share.of(p.rows, kLeaf);
+  for (int64_t t = begin; t < end; ++t)
+    for (int64_t n = 0; n < p.width; ++n)
+      p.out[packed_index_bf16(n, p.inner.at(t), p.inner_size)] = p.x[t * p.x_stride + n];
+}
+
 void pack_columns(const PackColumnsParams& p, const Execution& on) {
   CHECK(p.layout == WeightLayout::panels, "columns are packed into panels on a CPU");
+  if (p.inner.first % 2 != 0) return pack_odd_columns(p, on);
   const auto [begin, end] = on.share.of(p.rows, kLeaf);
-  CHECK(p.inner.first % 2 == 0, "pairs of rows become pairs of inner elements");
   for (int64_t leaf = begin; leaf < end; leaf += kLeaf)
     for (int64_t n = 0; n < p.width; n += kBlock)
       for (int64_t t = leaf; t < std::min(leaf + kLeaf, end); t += 2) {

@@ -305,6 +305,7 @@ TrainingKernels training_table(Order order) {
           .sum_pairs = sum_pairs,
           .router_backward = router_backward,
           .gather_leaves = gather_leaves,
+          .shared_gradients = shared_gradients,
           .short_conv_backward = short_conv_backward,
           .gated_norm_backward = gated_norm_backward,
           .recurrent_gates_backward = recurrent_gates_backward,

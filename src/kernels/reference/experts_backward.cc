@@ -27,6 +27,23 @@ void pair_gradients(const PairGradientsParams& p, const Execution& on) {
     }
 }
 
+void shared_gradients(const SharedGradientsParams& p, const Execution& on) {
+  const auto [begin, end] = on.share.of(p.rows);
+  const int64_t padded = round_up(p.width, kLeafPad);
+  for (int64_t t = begin; t < end; ++t) {
+    const float gate = routing::logistic(p.z[t * p.z_stride]);
+    const float *d = p.d + t * p.width, *y = p.y + t * p.y_stride;
+    bf16_t* out = static_cast<bf16_t*>(p.out.data) + t * p.out.stride;
+    float lane[64] = {};
+    for (int64_t n = 0; n < p.width; ++n) {
+      lane[n % 64] = __builtin_fmaf(d[n], y[n], lane[n % 64]);
+      out[n] = f32_to_bf16(gate * d[n]);
+    }
+    std::fill(out + p.width, out + padded, bf16_t{0});
+    p.d_gates[t] = orders::halve64(lane);
+  }
+}
+
 void sum_pairs(const SumPairsParams& p, const Execution& on) {
   const auto [begin, end] = on.share.of(p.rows);
   for (int64_t t = begin; t < end; ++t)
@@ -55,25 +72,43 @@ void score_gradients(const RouterBackwardParams& p, int64_t t, const float* scor
   }
 }
 
+// Scores from logits, and the gradients of logits from those of scores.
+void scores_of(const Routing& how, float* x) {
+  if (how.score == ExpertScore::softmax)
+    return routing::share_out(x, how.experts, [](int) { return true; });
+  for (int e = 0; e < how.experts; ++e) x[e] = routing::logistic(x[e]);
+}
+
+void through_scores(const Routing& how, const float* scores, float* d) {
+  float mean = 0;
+  for (int e = 0; e < how.experts; ++e) mean = __builtin_fmaf(d[e], scores[e], mean);
+  for (int e = 0; e < how.experts; ++e)
+    d[e] = how.score == ExpertScore::softmax ? scores[e] * (d[e] - mean)
+                                             : d[e] * (scores[e] * (1 - scores[e]));
+}
+
 }  // namespace
 
 void router_backward(const RouterBackwardParams& p, const Execution& on) {
-  const int experts = p.how.experts;
+  const int experts = p.how.experts, columns = experts + (p.d_gates ? 1 : 0);
   float scores[Routing::kMaxExperts], d[Routing::kMaxExperts];
   const auto [begin, end] = on.share.of(p.rows);
   for (int64_t t = begin; t < end; ++t) {
     std::copy_n(p.logits + t * p.stride, experts, scores);
-    routing::share_out(scores, experts, [](int) { return true; });
+    scores_of(p.how, scores);
     if (p.balance)
       std::copy_n(p.balance + t / p.balance_rows * experts, experts, d);
     else
       std::fill_n(d, experts, 0.0f);
     score_gradients(p, t, scores, d);
-    float mean = 0;
-    for (int e = 0; e < experts; ++e) mean = __builtin_fmaf(d[e], scores[e], mean);
+    through_scores(p.how, scores, d);
     bf16_t* out = static_cast<bf16_t*>(p.out.data) + t * p.out.stride;
-    for (int e = 0; e < experts; ++e) out[e] = f32_to_bf16(scores[e] * (d[e] - mean));
-    std::fill(out + experts, out + round_up(experts, kLeafPad), bf16_t{0});
+    for (int e = 0; e < experts; ++e) out[e] = f32_to_bf16(d[e]);
+    if (p.d_gates) {
+      const float gate = routing::logistic(p.logits[t * p.stride + experts]);
+      out[experts] = f32_to_bf16(p.d_gates[t] * (gate * (1 - gate)));
+    }
+    std::fill(out + columns, out + round_up(columns, kLeafPad), bf16_t{0});
   }
 }
 

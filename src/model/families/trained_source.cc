@@ -90,16 +90,13 @@ class StoredForm final : public ListedTensors<StoredEntry> {
 
 }  // namespace
 
-// Fused and renamed tensors are tried with families whose layers have states.
+// Tensors may be fused or renamed, but not stored with inputs before outputs.
 bool has_stored_form(const DecoderSpec& spec) {
   if (!stores_otherwise(spec)) return true;
   if (spec.is_text_tower) return false;
-  const bool may_move = has_states(spec);
   for (const StoredTensor& tensor : stored_tensors(spec))
-    for (const auto& [of, at] : tensor.parts) {
-      const bool is_moved = at.row || !at.shape.empty() || at.tensor != of.name;
-      if (at.is_transposed || (is_moved && !may_move)) return false;
-    }
+    for (const auto& [of, at] : tensor.parts)
+      if (at.is_transposed) return false;
   return true;
 }
 

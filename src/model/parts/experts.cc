@@ -110,6 +110,8 @@ void Experts::place(ActivationMemory& memory, Activations& at) const {
     at.pieces = memory.activation(own, shard_.size * chosen);
   }
   if (spec_.shared_width == 0) return;
+  if (memory.is_kept())
+    at.shared_pair = memory.array<float>(2 * round_up(shared_width_, kPanelWidth));
   at.shared_gated = memory.activation(shared_width_);
   at.shared = memory.array<float>(round_up(d, kLeafPad));
 }
@@ -353,13 +355,15 @@ Activation Experts::gather_outputs(const PartPass& p, const Activations& at) con
 void Experts::shared_output(const PartPass& p, const Weights& w, const Activations& at) const {
   const int64_t stride = round_up(model_.hidden, kLeafPad);
   if (spec_.is_gated) {
-    p.ops.gated_product("shared gated", {.x = at.normed,
-                                         .gate_up = w.shared_gate_up,
-                                         .rows = p.rows,
-                                         .gate_bias = nullptr,
-                                         .up_bias = nullptr,
-                                         .out = at.shared_gated,
-                                         .next = &w.shared_down});
+    p.ops.gated_product("shared gated",
+                        {.x = at.normed,
+                         .gate_up = w.shared_gate_up,
+                         .rows = p.rows,
+                         .gate_bias = nullptr,
+                         .up_bias = nullptr,
+                         .out = at.shared_gated,
+                         .next = &w.shared_down},
+                        at.shared_pair);
   } else {
     p.ops.product("shared up", at.normed, w.shared_gate_up, nullptr, p.rows, at.ups, shared_width_,
                   &w.shared_down);

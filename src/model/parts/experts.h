@@ -47,8 +47,9 @@ struct ExpertsActivations : PartActivations {
   Activation outputs;         // [T * C][D], f32 or as they are rounded
   Activation sent;            // [T * C][D], rounded, of all ranks; and their pieces
   Activation pieces;
-  Activation shared_gated;  // [T][F of the shared expert]
-  float* shared = nullptr;  // [T][round_up(D, 32)]
+  float* shared_pair = nullptr;  // [T][2 * round_up(F of it, 16)] its products, or null
+  Activation shared_gated;       // [T][F of the shared expert]
+  float* shared = nullptr;       // [T][round_up(D, 32)]
 };
 
 class Experts final : public PartOf<ExpertsWeights, ExpertsActivations> {
@@ -105,6 +106,8 @@ class Experts final : public PartOf<ExpertsWeights, ExpertsActivations> {
                         std::initializer_list<OfExpert> tensors) const;
   std::vector<float> balance(const BackwardPass& b, const Activations& at) const;
   void router_backward(BackwardPass& b, const Kept& kept) const;
+  Activation shared_gradients(BackwardPass& b, const Kept& kept) const;
+  void shared_backward(BackwardPass& b, const Kept& kept, const Activation& dy) const;
 
   const ExpertsSpec spec_;
   const int places_;        // of experts in memory, over all ranks

@@ -105,25 +105,74 @@ std::vector<float> Experts::balance(const BackwardPass& b, const Activations& at
 }
 
 // The gradient of the router's logits, its weights', and what it adds to that of the layer's input.
+// The gate of the shared expert is one logit more.
 void Experts::router_backward(BackwardPass& b, const Kept& kept) const {
   const Activations& at = kept.at;
   const BackwardWorkspace& ws = b.workspace();
   const int count = spec_.routing.experts;
-  const Activation d_logits = BackwardPass::activation(ws.router, count);
+  const Activation d_logits = BackwardPass::activation(ws.router, kept.w.router.n);
   const DeviceArray<float> balance = b.sent(this->balance(b, at));
   b.run("router backward", b.kernels().router_backward,
         RouterBackwardParams{.how = spec_.routing,
                              .logits = at.router,
-                             .stride = count,
+                             .stride = kept.w.router.n,
                              .ids = at.chosen,
                              .d_weights = ws.expert_weights.data(),
                              .balance = balance.data(),
                              .balance_rows = b.balance_rows(),
+                             .d_gates = spec_.shared_gate ? ws.shared_gates.data() : nullptr,
                              .rows = b.rows(),
                              .out = d_logits});
   b.matmul("router dX", d_logits, kept.transposed.router, ws.normed.data(), true);
   b.pack_inputs(at.normed, model_.hidden);
   b.weight_gradient("router dW", b.gradient(router, layer_), d_logits, {0, count}, model_.hidden);
+  if (spec_.shared_gate)
+    b.weight_gradient("router dW", b.gradient(shared_expert_gate, layer_), d_logits, {count, 1},
+                      model_.hidden);
+}
+
+// The gradient of what the shared expert gives, rounded, and that of its gate.
+Activation Experts::shared_gradients(BackwardPass& b, const Kept& kept) const {
+  const BackwardWorkspace& ws = b.workspace();
+  const int64_t d = model_.hidden;
+  if (!spec_.shared_gate) return b.round(b.d_hidden(), d, ws.out);
+  const Activation dy = BackwardPass::activation(ws.out, d);
+  b.run("shared gradients", b.kernels().shared_gradients,
+        SharedGradientsParams{.d = b.d_hidden(),
+                              .z = kept.at.router + spec_.routing.experts,
+                              .y = kept.at.shared,
+                              .z_stride = kept.w.router.n,
+                              .y_stride = round_up(d, kLeafPad),
+                              .rows = b.rows(),
+                              .width = d,
+                              .out = dy,
+                              .d_gates = ws.shared_gates.data()});
+  return dy;
+}
+
+// The gradients of the shared expert's weights, and what it adds to that of the layer's input.
+void Experts::shared_backward(BackwardPass& b, const Kept& kept, const Activation& dy) const {
+  const Activations& at = kept.at;
+  const BackwardWorkspace& ws = b.workspace();
+  const int64_t d = model_.hidden, f = spec_.shared_width;
+  b.matmul("shared down dX", dy, kept.transposed.shared_down, ws.gated.data());
+  b.pack_inputs(at.shared_gated, f);
+  b.weight_gradient("shared down dW", b.gradient(shared_down, layer_), dy, {0, d}, f);
+  const Activation d_pair = BackwardPass::activation(ws.wide, 2 * round_up(f, kPanelWidth));
+  b.run("gate backward", b.kernels().gate_backward,
+        GateBackwardParams{.gate_up = at.shared_pair,
+                           .gate_bias = nullptr,
+                           .up_bias = nullptr,
+                           .d_gated = ws.gated.data(),
+                           .rows = b.rows(),
+                           .width = f,
+                           .out = d_pair,
+                           .curve = Nonlinearity::silu,
+                           .layout = kept.w.shared_gate_up.layout});
+  b.matmul("shared gated dX", d_pair, kept.transposed.shared_gate_up, ws.normed.data(), true);
+  b.pack_inputs(at.normed, d);
+  b.weight_gradient("shared gated dW", b.gradient(shared_gate, layer_), d_pair, {0, f, 0}, d);
+  b.weight_gradient("shared gated dW", b.gradient(shared_up, layer_), d_pair, {0, f, 1}, d);
 }
 
 void Experts::backward(BackwardPass& b, const Kept& kept) const {
@@ -169,7 +218,10 @@ void Experts::backward(BackwardPass& b, const Kept& kept) const {
                        .rows = b.rows(),
                        .width = d,
                        .out = ws.normed.data()});
+  const bool has_shared = spec_.shared_width > 0;
+  const Activation d_shared = has_shared ? shared_gradients(b, kept) : Activation{};
   router_backward(b, kept);
+  if (has_shared) shared_backward(b, kept, d_shared);
   weight_gradients(b, at, dy, d, at.gated, f, {{expert_down, {0, d}}});
   weight_gradients(b, at, d_gate_up, pair, at.inputs, d,
                    {{expert_gate, {0, f, 0}}, {expert_up, {0, f, 1}}});
@@ -177,14 +229,15 @@ void Experts::backward(BackwardPass& b, const Kept& kept) const {
 }
 
 const char* Experts::refusal() const {
-  if (spec_.routing.score != ExpertScore::softmax || spec_.routing.groups > 1 ||
-      spec_.has_choice_bias)
-    return "its router is not a softmax over all experts, and the gradient of another is not "
+  if (spec_.routing.score != ExpertScore::softmax && spec_.routing.score != ExpertScore::sigmoid)
+    return "its router's scores are of the chosen experts alone, whose gradient is not implemented";
+  if (spec_.is_beside || model_.residual_scale != 1)
+    return "its experts stand beside a dense network or their sum is scaled, whose gradient is not "
            "implemented";
   if (spec_.latent > 0)
     return "its experts read a latent vector, whose gradient is not implemented";
-  if (spec_.shared_width > 0 || spec_.has_biases || spec_.curve != Nonlinearity::silu)
-    return "it has a shared expert, or experts with biases, whose gradient is not implemented";
+  if (spec_.has_biases || !spec_.is_gated || spec_.curve != Nonlinearity::silu)
+    return "its experts have biases or another curve than silu, whose gradient is not implemented";
   return nullptr;
 }
 
