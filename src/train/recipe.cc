@@ -18,6 +18,17 @@ void make_dense(DecoderSpec& spec) {
           .width = experts->width, .curve = experts->curve, .is_gated = experts->is_gated});
 }
 
+// As many in the layers that have experts in this family, or in all layers.
+void put_experts(DecoderSpec& spec, const Routing& routing, int width) {
+  const bool has_some = spec.first<ExpertsSpec>() != nullptr;
+  for (LayerSpec& layer : spec.layer_specs) {
+    if (!has_some) layer.put(ExpertsSpec{.routing = routing, .width = width});
+    if (!layer.experts()) continue;
+    layer.experts()->routing.experts = routing.experts;
+    layer.experts()->routing.chosen = routing.chosen;
+  }
+}
+
 void read_model(TomlSection section, ModelConfig& config) {
   DecoderSpec& spec = config.spec;
   std::string family = "qwen3";
@@ -48,8 +59,7 @@ void read_model(TomlSection section, ModelConfig& config) {
   spec.norm_eps = 1e-6f;
   spec.set_layers(layer);
   set_family(spec, family);
-  for (LayerSpec& one : spec.layer_specs)
-    if (routing.experts > 0) one.put(ExpertsSpec{.routing = routing, .width = layer.ffn_width()});
+  if (routing.experts > 0) put_experts(spec, routing, layer.ffn_width());
   if (is_dense) make_dense(spec);
   section.finish();
 }

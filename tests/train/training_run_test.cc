@@ -126,6 +126,26 @@ TEST_F(Runs, HaveDenseNetworksWhereTheRecipeSaysSo) {
   EXPECT_FALSE(has_experts("dense = true\n"));
 }
 
+// Routers and shared experts are the family's, so that the written config.json says the same model.
+TEST_F(Runs, HaveExpertsAsTheFamilyHasThem) {
+  const auto model = [&](const std::string& family) {
+    std::string text = kTiny;
+    text.erase(text.find("[mtp]"), text.find("[evaluation]") - text.find("[mtp]"));
+    text.insert(text.find("hidden = 32"),
+                fmt::format("family = \"{}\"\nexperts = 6\nchosen_experts = 3\n", family));
+    return read_recipe(write("experts.toml", text)).trainer.model;
+  };
+  for (const char* family :
+       {"qwen3_moe", "qwen2_moe", "olmoe", "mixtral", "glm4_moe", "qwen3_next", "minimax_m2"}) {
+    const ModelConfig config = model(family);
+    EXPECT_EQ(config.spec.first<ExpertsSpec>()->routing.experts, 6) << family;
+    EXPECT_EQ(config.spec.first<ExpertsSpec>()->routing.chosen, 3) << family;
+    EXPECT_TRUE(parse_model_config(config_json(config), {}, family).spec == config.spec) << family;
+  }
+  EXPECT_TRUE(model("qwen2_moe").spec.first<ExpertsSpec>()->shared_gate);
+  EXPECT_EQ(model("glm4_moe").spec.first<ExpertsSpec>()->routing.score, ExpertScore::sigmoid);
+}
+
 TEST_F(Runs, GiveTheSameWeightsHoweverTheyAreRun) {
   const std::string expected = run_training(tiny(), to("whole")).weights_digest;
   RunOptions other = to("other");
