@@ -4,6 +4,7 @@
 #include "base/timer.h"
 #include "bench_model.h"
 #include "bench_prompt.h"
+#include "kv/cell_placement.h"
 
 namespace invar::cli {
 
@@ -21,7 +22,9 @@ Seconds run_requests(const std::shared_ptr<Model>& model, int sequences, int pro
   EngineOptions options;
   options.async_scheduling = async_scheduling;
   options.scheduler.max_num_seqs = sequences;
-  options.scheduler.max_num_batched_tokens = std::max(max_rows, sequences);
+  // A prompt is cut where states move: it needs rows up to there.
+  const int prompt_rows = has_states(model->spec()) ? kBoundary : 0;
+  options.scheduler.max_num_batched_tokens = std::max(max_rows, sequences + prompt_rows);
   options.scheduler.max_model_len = prompt + answer;
   options.prefix_caching = false;  // the prompts of the warm run come again
   Instance instance({.model = model->options(), .engine = options}, model);

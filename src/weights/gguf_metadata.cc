@@ -267,6 +267,8 @@ std::vector<GgufKey> gguf_model_keys(const json::Value& config, const std::strin
   add_turning(config, name, keys);
   for (const char* eps : {"rms_norm_eps", "norm_eps", "layer_norm_epsilon"})
     add("attention.layer_norm_rms_epsilon", eps, Number::f32);
+  if (name.starts_with("nemotron_h"))  // llama.cpp wants it, too
+    add("attention.layer_norm_epsilon", "layer_norm_epsilon", Number::f32);
   add("rope.freq_base", "rope_theta", Number::f32);
   const json::Value* window = config.find("sliding_window");
   const bool must_have_one = name == "gpt-oss" && (!window || window->is_null());

@@ -10,8 +10,9 @@ from gguf_hybrids import read_directory, write_directory
 SIZES = ["--preset", "tiny", "--heads", 8, "--kv-heads", 4, "--head-dim", 32, "--ffn", 256, "--vocab", 512]
 EXPERTS = ["--experts", 8, "--experts-per-token", 2]
 MODELS = {"qwen3_next": EXPERTS, "qwen3_5_text": [], "qwen3_5_moe_text": EXPERTS, "lfm2": [], "lfm2_moe": EXPERTS,
-          "granitemoehybrid": EXPERTS}
-HIDDEN = {"granitemoehybrid": 128}  # half as wide as its states, as llama.cpp has it
+          "granitemoehybrid": EXPERTS, "nemotron_h": []}
+# llama.cpp has Granite's states twice as wide as the stream; a file cannot say that a Nemotron has dense networks and experts.
+HIDDEN, LAYERS = {"granitemoehybrid": 128}, {"nemotron_h": 3}
 
 
 def with_other_states(made, folder):
@@ -25,5 +26,5 @@ def with_other_states(made, folder):
     return folder
 
 
-llama_witness.main({family: [*SIZES, "--family", family, "--hidden", HIDDEN.get(family, 256), "--layers", 4, *own] for family, own in
-                    MODELS.items()}, with_other_states, 0.2)
+llama_witness.main({family: [*SIZES, "--family", family, "--hidden", HIDDEN.get(family, 256), "--layers", LAYERS.get(family, 4), *own]
+                    for family, own in MODELS.items()}, with_other_states, 0.2)

@@ -33,7 +33,8 @@ class Scaled {
       : d_(d * splat(1 / Float::kUnit)),
         plus_{d_.half[0] * splat(-Float::kOrigin), d_.half[1] * splat(-Float::kOrigin)} {}
   Vec16 value(Bits16 q, int j, int h) const {
-    return fma(d_.half[h], Float::of(q, j % 4), plus_[h]);
+    const Vec16 number = Float::of(q, j % 4);
+    return Float::kOrigin == 0 ? d_.half[h] * number : fma(d_.half[h], number, plus_[h]);
   }
 
  private:

@@ -65,6 +65,22 @@ inline void unpack_panel(const char* w, int64_t leaves, float* out) {
   }
 }
 
+inline void fetch_lines(const char* first, int64_t bytes) {
+  for (int64_t at = 0; at < bytes; at += kLine) __builtin_prefetch(first + at, 0, 3);
+}
+// Fetches the blocks of a panel, whose places far apart no prefetcher of the hardware foresees.
+// What follows the last panel is the next stretch or, behind the last one, the next group.
+inline void fetch_blocks(const Stretch& s, int64_t panel) {
+  const int64_t after = s.leaf + s.leaves;
+  const bool goes_on = panel >= s.panels && after < s.all_leaves;
+  const char* w = s.w + (goes_on ? 0 : panel * s.panel_bytes);
+  const int64_t leaf = panel < s.panels ? s.leaf : goes_on ? after : 0;
+  const int64_t values = s.scales / s.all_leaves;
+  const int64_t scales = (s.panel_bytes - s.scales) / s.all_leaves;
+  fetch_lines(w + leaf * values, s.leaves * values);
+  fetch_lines(w + s.scales + leaf * scales, s.leaves * scales);
+}
+
 // Some of a stretch's panels as they lie or, from blocks, as `room` has them.
 struct Panels {
   const char* first;
@@ -76,6 +92,7 @@ inline Panels panels_of(const Stretch& s, int64_t panel, int64_t count, char* ro
   const int64_t bytes = s.leaves * kLeaf * 32;
   for (int64_t q = 0; q < count; ++q, w += s.panel_bytes)
     s.blocks.expand(w, w + s.scales, s.leaf, s.leaves, room + q * bytes);
+  fetch_blocks(s, panel + count);
   return {room, bytes};
 }
 
