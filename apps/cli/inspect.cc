@@ -4,6 +4,7 @@
 
 #include "base/json.h"
 #include "command.h"
+#include "device/cuda_device.h"
 #include "drafters/make_proposer.h"
 #include "engine/model_description.h"
 #include "engine/model_size.h"
@@ -70,6 +71,14 @@ void describe_memory(const ModelDescription& model, const ModelSize& size,
   v.set("fits", size.bytes + cache < free);
 }
 
+// The options that run a model fastest on this machine: those of a GPU that this build computes on,
+// else those of the host.
+std::string fastest_here() {
+  for (int i = 0; i < cuda_device_count(); ++i)
+    if (cuda_device_is_usable(i)) return "--device cuda --arith hopper";
+  return "--device cpu --arith portable";
+}
+
 void describe_sampling(const ModelOptions& options, json::Value& v) {
   const SamplingDefaults defaults = find_sampling_defaults(options);
   v.set("sampling", defaults_json(defaults.params));
@@ -100,6 +109,7 @@ json::Value describe(const InspectFlags& flags) {
   describe_sampling(model.options, v);
   v.set("max_tensor_parallel_size", most_ranks(model.spec()));
   v.set("instruction_set", model.host_kernels.name);
+  v.set("fastest_here", fastest_here());
   return v;
 }
 

@@ -852,6 +852,12 @@ class BadInput(CliTest):
         self.assertNotEqual(hash_of(self.model), greedy)
         self.assertEqual(hash_of(copy, "--temperature", "1"), hash_of(self.model))
 
+    def test_inspect_names_the_options_that_are_fastest_here(self):
+        fastest = json.loads(self.succeed("inspect", self.model, "--json"))["fastest_here"]
+        gpus = json.loads(self.succeed("doctor", "--json"))["gpus"]
+        self.assertEqual(fastest, "--device cuda --arith hopper" if any(gpu["supported"] for gpu in gpus) else "--device cpu --arith portable")
+        self.assertEqual(self.generate(self.model, *fastest.split())["completion_tokens"], 8)
+
     def test_a_model_that_says_nothing_has_its_familys_sampling(self):
         """The family's where there is neither generation_config.json nor metadata; the control is a file that is there."""
         said = lambda model: json.loads(self.succeed("inspect", model, "--json"))
