@@ -9,6 +9,9 @@
 #include "base/json.h"
 #include "foreign_flags.h"
 #include "frontend/request_limits.h"
+#include "frontend/style_names.h"
+#include "frontend/thoughts.h"
+#include "frontend/tool_calls.h"
 #include "help_format.h"
 #include "hub_cache.h"
 #include "model_sampling.h"
@@ -180,13 +183,14 @@ void add_answer_flags(CLI::App& command, ServeFlags& flags) {
                    "/v1/messages and /v1/responses always do so");
   command
       .add_option("--tool-call-parser", flags.tool_parser,
-                  "How the model writes tool calls: auto (from its template), hermes, llama3_json, "
-                  "qwen3_coder, mistral, deepseek_v3, gpt_oss or pythonic")
+                  "How the model writes tool calls: auto (from its template) or one of " +
+                      names_of(tool_styles()))
       ->capture_default_str();
   command
       .add_option("--reasoning-parser", flags.thought_parser,
-                  "How the model writes its thoughts: auto (from its template), qwen3, "
-                  "deepseek_r1, mistral, gpt_oss or none, which leaves them in the text")
+                  "How the model writes its thoughts: auto (from its template), none, which leaves "
+                  "them in the text, or one of " +
+                      names_of(thought_styles()))
       ->capture_default_str();
   command
       .add_option(

@@ -52,10 +52,15 @@ class ArgumentReader {
 
 // An object of JSON, as the model spells it.
 std::unique_ptr<ArgumentReader> read_json_object();
-// <parameter=NAME>VALUE</parameter> up to </function>. A value is a text, or JSON where the schema
-// of the tool `name` among `tools` says that it is something else; then it comes as a whole. One
-// that is not closed ends where another parameter of the tool begins, or the call ends.
-std::unique_ptr<ArgumentReader> read_parameters(std::string name, const json::Value& tools);
+struct TagStyle;
+// A parameter's tag and value again and again, up to the call's end. A value is a text, or JSON
+// where the tag, or else the schema of the tool `name` among `tools`, says that it is something
+// else; then it comes as a whole. One that is not closed ends where another parameter of the tool
+// begins, or the call ends. `style` outlives it.
+std::unique_ptr<ArgumentReader> read_parameters(const TagStyle& style, std::string name,
+                                                const json::Value& tools);
+// {KEY:VALUE, ...} as Gemma 4 writes it: texts stand between marks.
+std::unique_ptr<ArgumentReader> read_marked_object();
 // KEY=LITERAL, ... up to a closing bracket. Literals other than texts come as a whole.
 std::unique_ptr<ArgumentReader> read_keywords();
 

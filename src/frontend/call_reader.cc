@@ -80,9 +80,7 @@ bool ToolCallReader::read_head(Pieces& pieces) {
   ends_ = head.ends;
   if (head.kind == CallHead::Kind::call) {
     begin(head.name, pieces);
-    arguments_ = format_ == ToolFormat::qwen3_coder ? read_parameters(head.name, *tools_)
-                 : format_ == ToolFormat::pythonic  ? read_keywords()
-                                                    : read_json_object();
+    arguments_ = arguments_of(format_, head.name, *tools_);
     at_ = At::arguments;
     return true;
   }

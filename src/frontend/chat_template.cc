@@ -141,7 +141,7 @@ const ChatTemplate::Named& ChatTemplate::choose(bool has_tools) const {
 
 ToolFormat ChatTemplate::tool_format() const {
   const Named& chosen = choose(true);
-  const bool is_generic = !chosen.traits.has_format && !chosen.traits.shows_tools;
+  const bool is_generic = chosen.traits.format == ToolFormat::none && !chosen.traits.shows_tools;
   return is_generic ? ToolFormat::tagged : tool_format_of(chosen.source);
 }
 

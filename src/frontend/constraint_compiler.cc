@@ -56,10 +56,13 @@ const json::Value& member_of(const json::Value& value, const char* name) {
   return *found;
 }
 
+bool is_true(const json::Value* value) {
+  return value && *value == json::Value(true);
+}
+
 // Whether calls are messages of gpt_oss's channels.
 bool has_channels(const json::Value& calls) {
-  const json::Value* found = calls.find("channels");
-  return found && *found == json::Value(true);
+  return is_true(calls.find("channels"));
 }
 
 // Form of a call (tool_calls.cc, form_of).
@@ -90,9 +93,27 @@ grammar::Language named_calls_of(const json::Value& value, const grammar::CallMa
   std::vector<grammar::CallWords> ways;
   for (const json::Value& one : member_of(value, "words").as_array())
     ways.push_back({member_of(one, "before").as_string(), member_of(one, "between").as_string(),
-                    member_of(one, "after").as_string()});
+                    member_of(one, "after").as_string(), is_true(one.find("number"))});
   if (calls.empty() || ways.empty()) fail_usage("expected calls and words around them, found none");
-  return grammar::named_calls_language(calls, ways, marks, once, answer);
+  const json::Value* spelling = value.find("spelling");
+  const bool is_marked = spelling && *spelling == json::Value("marked");
+  return grammar::named_calls_language(
+      calls, ways, marks, once, answer,
+      is_marked ? grammar::Spelling::marked : grammar::Spelling::json);
+}
+
+grammar::TagWords tags_in(const json::Value& value) {
+  const auto text = [&](const char* name) { return member_of(value, name).as_string(); };
+  return {.call = text("call"),
+          .name_end = text("name_end"),
+          .call_end = text("call_end"),
+          .key = text("key"),
+          .key_end = text("key_end"),
+          .text_key_end = text("text_key_end"),
+          .value = text("value"),
+          .value_end = text("value_end"),
+          .has_lines = member_of(value, "lines").as_bool(),
+          .bare = text("bare")};
 }
 
 std::vector<grammar::CallForm> forms_in(const json::Value& value) {
@@ -111,11 +132,17 @@ grammar::Language calls_of(const json::Value& value) {
     fail_usage("expected calls with call, open, close and once, found {}", json::excerpt(value));
   const json::Value *forms = value.find("forms"), *found = value.find("answer");
   const json::Value answer = found ? *found : json::Value();
-  const grammar::CallMarks marks{open->as_string(), close->as_string()};
+  const grammar::CallMarks marks{open->as_string(), close->as_string(),
+                                 is_true(value.find("several"))};
   if (value.find("named")) return named_calls_of(value, marks, once->as_bool(), answer);
   if (forms && marks.open.empty())
     return grammar::pythonic_calls_language(forms_in(*forms), once->as_bool(), answer);
-  if (forms) return grammar::coder_calls_language(forms_in(*forms), marks, once->as_bool(), answer);
+  if (const json::Value* python = value.find("python"); forms && python)
+    return grammar::marked_pythonic_language(
+        forms_in(*forms), marks, *python == json::Value("lines"), once->as_bool(), answer);
+  if (forms)
+    return grammar::tag_calls_language(forms_in(*forms), tags_in(member_of(value, "tags")), marks,
+                                       once->as_bool(), answer);
   if (marks.open.empty()) return grammar::bare_call_language(*call);
   return grammar::marked_calls_language(*call, marks, once->as_bool(), answer);
 }

@@ -10,6 +10,7 @@
 namespace invar {
 
 inline constexpr std::string_view kGaps = " \t\r\n";
+inline constexpr size_t kNotThere = std::string_view::npos;
 
 // Takes kGaps off the front.
 void skip_spaces(std::string_view& text);

@@ -21,12 +21,11 @@ using json::Value;
 std::string brief_id(const std::string& id) {
   constexpr std::string_view kDigits =
       "0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ";
-  constexpr size_t kLength = 9;
-  if (id.size() == kLength && id.find_first_not_of(kDigits) == id.npos) return id;
+  std::string made(9, ' ');
+  if (id.size() == made.size() && id.find_first_not_of(kDigits) == id.npos) return id;
   const Digest digest = sha256(std::as_bytes(std::span(id)));
-  std::string made;
-  for (size_t i = 0; i < kLength; ++i)
-    made += kDigits[static_cast<size_t>(digest[i]) % kDigits.size()];
+  for (size_t i = 0; i < made.size(); ++i)
+    made[i] = kDigits[static_cast<size_t>(digest[i]) % kDigits.size()];
   return made;
 }
 
@@ -68,9 +67,9 @@ class Normalizer {
  private:
   // A template that has no place for tools has them in the system message.
   void describe_tools() {
-    made_.messages.insert(
-        made_.messages.begin(),
-        Object{{"role", "system"}, {"content", generic_tools(made_.tools, !traits_.has_format)}});
+    const bool asks = traits_.format == ToolFormat::none;
+    Value words = Object{{"role", "system"}, {"content", generic_tools(made_.tools, asks)}};
+    made_.messages.insert(made_.messages.begin(), std::move(words));
     if (made_.messages.size() > 1 && is_role(made_.messages[1], "system"))
       std::swap(made_.messages[0], made_.messages[1]);
     made_.tools = nullptr;
@@ -169,7 +168,7 @@ class Normalizer {
     for (Value& message : made_.messages) {
       if (const Value* calls = traits_.shows_calls ? nullptr : message.find("tool_calls")) {
         std::string text = message.find("content")->as_string();
-        for (const Value& call : calls->as_array()) add_line(text, generic_call(call));
+        add_line(text, generic_calls(calls->as_array(), traits_.format));
         message.set("content", text);
         erase_member(message, "tool_calls");
         changes_.note("the template has no place for calls: they stand in the text");
@@ -290,8 +289,7 @@ class Normalizer {
     all.insert(all.end(), results.begin(), results.end());
   }
 
-  // A user's words behind a result, or behind a call without one, of a template that wants an
-  // answer between them.
+  // A user's words behind a result or a lone call, of a template that wants an answer between.
   void part_users() {
     Array all;
     for (Value& message : made_.messages) {
@@ -335,6 +333,8 @@ class Normalizer {
       changes_.note("arguments are texts, as the template reads them");
     }
     if (traits_.spells_arguments && arguments && arguments->is_object()) spell(*arguments);
+    if (traits_.spells_null_arguments && arguments && drop_null_members(*arguments))
+      changes_.note("null arguments are left out");
     if (traits_.ids == TemplateTraits::Ids::any) return;
     const Value* given = call.find("id");
     const std::string id = given ? given->as_string() : "";

@@ -85,6 +85,7 @@ struct Request {
   ToolFormat tools = ToolFormat::none;              // how calls are found in the answer
   std::string tool;                                 // the answer is this tool's arguments
   json::Value tool_list;                            // the tools that it may call, or null
+  std::vector<std::string> custom_tools;            // of a chat: those whose calls are a text
   bool parallel_calls = true;                       // whether it may have more than one call
   // Its thoughts. settle_thoughts completes `base` from the end of the prompt.
   ThoughtFormat thought_format = ThoughtFormat::none;

@@ -7,6 +7,7 @@
 
 #include "base/ends.h"
 #include "frontend/call_reader.h"
+#include "frontend/custom_tools.h"
 #include "frontend/openai_logprobs.h"
 #include "speculative/prediction.h"
 
@@ -37,6 +38,10 @@ json::Value usage(int64_t prompt, int64_t completion) {
 std::string call_id(const Head& head, size_t answer, size_t call) {
   const size_t dash = head.id.find('-');
   return fmt::format("call_{}_{}_{}", head.id.substr(dash + 1), answer, call);
+}
+
+bool is_custom_tool(const Request& request, const std::string& name) {
+  return std::ranges::find(request.custom_tools, name) != request.custom_tools.end();
 }
 
 std::string echo_of(const Prompt& prompt, const Tokenizer& tokenizer) {
@@ -92,6 +97,17 @@ bool shows_logprobs_mode(const SamplingParams& p) {
 
 namespace {
 
+json::Value call_in_message(const Request& request, const ToolCall& call, const std::string& id) {
+  const bool is_custom = is_custom_tool(request, call.name);
+  const char* type = is_custom ? "custom" : "function";
+  json::Value what = json::Object{{"name", call.name}};
+  if (is_custom)
+    what.set("input", custom_input(call.arguments));
+  else
+    what.set("arguments", call.arguments);
+  return json::Object{{"id", id}, {"type", type}, {type, std::move(what)}};
+}
+
 json::Value message_of(const Request& request, const TextAnswer& answer, size_t index,
                        const Head* head, bool& calls_tools) {
   std::string content;
@@ -109,10 +125,9 @@ json::Value message_of(const Request& request, const TextAnswer& answer, size_t 
   if (!calls_tools) return message;
   json::Array shown;
   for (const ToolCall& call : calls)
-    shown.push_back(json::Object{
-        {"id", head ? call_id(*head, index, shown.size()) : fmt::format("call_{}", shown.size())},
-        {"type", "function"},
-        {"function", json::Object{{"name", call.name}, {"arguments", call.arguments}}}});
+    shown.push_back(call_in_message(
+        request, call,
+        head ? call_id(*head, index, shown.size()) : fmt::format("call_{}", shown.size())));
   message.set("tool_calls", std::move(shown));
   return message;
 }

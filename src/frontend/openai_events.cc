@@ -76,7 +76,7 @@ void EventWriter::show(size_t i, const TokenOutput& output, std::string& out) {
   std::vector<AnswerPiece> pieces;
   answer.reader.push(piece, pieces);
   if (answer.over) answer.reader.finish(pieces, is_cut(text.finish));
-  std::erase_if(pieces, [](const AnswerPiece& one) { return one.kind == AnswerPiece::Kind::end; });
+  read_custom(answer, pieces);
   if (pieces.empty() && thought.empty() && !answer.over) return;
   std::string content;
   for (const AnswerPiece& one : pieces)
@@ -146,6 +146,23 @@ void EventWriter::append_delta(size_t i, const std::string& thought, const std::
   delta.end();
 }
 
+void EventWriter::read_custom(Answer& answer, std::vector<AnswerPiece>& pieces) const {
+  using Kind = AnswerPiece::Kind;
+  std::vector<AnswerPiece> read;
+  for (AnswerPiece& piece : pieces) {
+    if (piece.kind == Kind::call) {
+      answer.reads_custom = is_custom_tool(request_, piece.text);
+      answer.input = {};
+    } else if (answer.reads_custom && piece.kind != Kind::text) {
+      const bool ends = piece.kind == Kind::end;
+      piece = {Kind::arguments, ends ? answer.input.finish() : answer.input.push(piece.text)};
+      if (piece.text.empty()) continue;
+    }
+    if (piece.kind != Kind::end) read.push_back(std::move(piece));
+  }
+  pieces = std::move(read);
+}
+
 // A call's first part says what it calls.
 json::Array EventWriter::calls_in(size_t i, const std::vector<AnswerPiece>& pieces) {
   Answer& answer = answers_[i];
@@ -153,20 +170,24 @@ json::Array EventWriter::calls_in(size_t i, const std::vector<AnswerPiece>& piec
   for (size_t p = 0; p < pieces.size(); ++p) {
     if (pieces[p].kind == AnswerPiece::Kind::text) continue;
     const bool begins = pieces[p].kind == AnswerPiece::Kind::call;
-    if (begins) ++answer.calls;
+    if (begins) {
+      ++answer.calls;
+      answer.shows_custom = is_custom_tool(request_, pieces[p].text);
+    }
+    const char* type = answer.shows_custom ? "custom" : "function";
     json::Value call = json::Object{{"index", static_cast<int64_t>(answer.calls - 1)}};
     json::Value function = json::Object();
     if (begins) {
       call.set("id", call_id(head_, i, answer.calls - 1));
-      call.set("type", "function");
+      call.set("type", type);
       function.set("name", pieces[p].text);
     }
     const bool has_more =
         p + 1 < pieces.size() && pieces[p + 1].kind == AnswerPiece::Kind::arguments;
     if (begins && has_more) ++p;
     const bool has_arguments = pieces[p].kind == AnswerPiece::Kind::arguments;
-    function.set("arguments", has_arguments ? pieces[p].text : "");
-    call.set("function", std::move(function));
+    function.set(answer.shows_custom ? "input" : "arguments", has_arguments ? pieces[p].text : "");
+    call.set(type, std::move(function));
     shown.push_back(std::move(call));
   }
   return shown;

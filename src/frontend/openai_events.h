@@ -10,6 +10,7 @@
 #include "frontend/answer_builder.h"
 #include "frontend/answer_times.h"
 #include "frontend/call_reader.h"
+#include "frontend/custom_tools.h"
 #include "frontend/failure.h"
 #include "frontend/openai.h"
 #include "speculative/prediction.h"
@@ -77,7 +78,9 @@ class EventWriter final : public StreamWriter {
     AnswerBuilder builder;
     ToolCallReader reader;
     Prediction prediction;
-    size_t calls = 0;                 // of tools, so far
+    size_t calls = 0;                                 // of tools, so far
+    CustomInput input;                                // of the last one, if it is of a custom tool
+    bool reads_custom = false, shows_custom = false;  // the last call that was read, shown
     std::deque<TokenOutput> waiting;  // for the other answers' tokens of lower indices
     int32_t shown = 0;                // tokens that were taken from `waiting`
     bool begun = false, over = false;
@@ -92,6 +95,8 @@ class EventWriter final : public StreamWriter {
   void show(size_t i, const TokenOutput& output, std::string& out);
   void append_delta(size_t i, const std::string& thought, const std::string& content,
                     const std::vector<AnswerPiece>& pieces, std::string& out);
+  // Leaves text and calls, where arguments of custom tools are pieces of their text.
+  void read_custom(Answer& answer, std::vector<AnswerPiece>& pieces) const;
   json::Array calls_in(size_t i, const std::vector<AnswerPiece>& pieces);
   // An event's text before and after its choices.
   void begin_event(std::string& out);

@@ -178,8 +178,7 @@ void FormReader::read_tool_choice(Request& request) {
   if (choice && choice->is_object()) {
     within("tool_choice", [&] { read_named_tool(*choice, request); });
   } else if (word == "required") {
-    request.tools = ToolFormat::object;
-    grammar_ = grammar_of_call(*tools, "");
+    must_call(request, *tools);
   } else if (word == "auto") {
     request.tools = context_.tool_format;
     check_format(request, *tools);
@@ -196,8 +195,24 @@ void FormReader::read_named_tool(const json::Value& choice, Request& request) {
   const json::Value* name = function ? function->find("name") : choice.find("name");
   if (!name) fail_usage("expected the name of a tool in {}", json::excerpt(choice));
   request.tool = text_of(*name, "the name of a tool");
-  request.tools = ToolFormat::arguments;
-  grammar_ = grammar_of_call(request.tool_list, request.tool);
+  must_call(request, request.tool_list);
+}
+
+void FormReader::must_call(Request& request, const json::Value& tools) {
+  const json::Value arguments = grammar_of_call(tools, request.tool);
+  if (keeps_format(context_.tool_format)) {
+    const bool once = !request.parallel_calls || !request.tool.empty();
+    const json::Value called = strict_tools(tools, request.tool);
+    try {
+      grammar_ = grammar_of_calls(called, context_.tool_format, once, false);
+      request.tools = context_.tool_format;
+      request.tool_list = called;
+      return;
+    } catch (const UsageError&) {  // JSON can be held to what the format cannot
+    }
+  }
+  request.tools = request.tool.empty() ? ToolFormat::object : ToolFormat::arguments;
+  grammar_ = arguments;
 }
 
 void FormReader::check_format(Request& request, const json::Value& tools) const {

@@ -31,6 +31,9 @@ class FormReader {
   // more than one where the format can have several. `answer`: null, or the schema of an answer
   // without calls.
   void hold_calls(Request& request, const json::Value& answer = {});
+  // The answer must be a call of the request's tool, or of one of them where it names none: as the
+  // model writes calls, or JSON alone.
+  void must_call(Request& request, const json::Value& tools);
   void read_named_tool(const json::Value& choice, Request& request);
   // Strict tools and one call alone are held to grammars, of the formats that have one.
   void check_format(Request& request, const json::Value& tools) const;

@@ -42,6 +42,9 @@ void add_thoughts(json::Value& usage, int64_t tokens);
 // The bound on the answers' length, as a request says it.
 int64_t shown_length(const Request& request);
 
+// Whether the tool is one whose calls are a text.
+bool is_custom_tool(const Request& request, const std::string& name);
+
 // Why the answer ended; one that is too long may have cut its last call of a tool.
 const char* finish_reason(const TextAnswer& answer, bool calls_tools);
 

@@ -7,6 +7,7 @@
 #include "base/json_values.h"
 #include "frontend/anthropic.h"
 #include "frontend/body_fields.h"
+#include "frontend/custom_tools.h"
 #include "frontend/foreign_fields.h"
 #include "frontend/llama_server.h"
 #include "frontend/ollama.h"
@@ -246,6 +247,19 @@ Request read_agent(json::Value chat, const Context& context, RequestWarnings war
   return Reader(chat, context, true).read(Endpoint::chat, std::move(warnings));
 }
 
+// A chat completion, whose custom tools are functions here.
+Request read_chat(const json::Value& body, const Context& context) {
+  RequestWarnings warnings;
+  std::vector<std::string> custom;
+  const auto tools = with_plain_tools(body, warnings, custom);
+  const json::Value& sent = tools ? *tools : body;
+  const auto chosen = with_plain_choice(sent);
+  Request request =
+      Reader(chosen ? *chosen : sent, context).read(Endpoint::chat, std::move(warnings));
+  request.custom_tools = std::move(custom);
+  return request;
+}
+
 // By way of the chat completion that it is; fields keep the names that they have here.
 Request read_response(const json::Value& body, const Context& context) {
   const auto own = [](const std::string& field) -> std::string {
@@ -360,8 +374,7 @@ Request parse_request(const json::Value& body, Endpoint endpoint, const Context&
     return read_ollama(body, endpoint, context);
   if (endpoint == Endpoint::llama_completion || endpoint == Endpoint::llama_infill)
     return read_llama(body, endpoint, context);
-  if (endpoint == Endpoint::chat && body.is_object())
-    if (const auto plain = with_plain_choice(body)) return Reader(*plain, context).read(endpoint);
+  if (endpoint == Endpoint::chat && body.is_object()) return read_chat(body, context);
   return Reader(body, context).read(endpoint);
 }
 

@@ -63,17 +63,6 @@ bool is_custom(const Request& request, const std::string& name) {
   return type && *type == json::Value("custom");
 }
 
-// The text that a custom tool is called with; of a call that was cut, nothing.
-std::string custom_input(const ToolCall& call) {
-  try {
-    const json::Value arguments = json::parse(call.arguments, "arguments");
-    if (const json::Value* input = arguments.find("input"); input && input->is_string())
-      return input->as_string();
-  } catch (const Error&) {
-  }
-  return "";
-}
-
 json::Value call_item(const Request& request, const Head& head, const ResponseItems& items,
                       size_t i, const char* status, bool begins) {
   const ToolCall& call = items.call(i);
@@ -86,7 +75,7 @@ json::Value call_item(const Request& request, const Head& head, const ResponseIt
   asked_tool(request.asked_tools, call.name, &space);
   if (space) item.set("namespace", *space);
   if (custom)
-    item.set("input", begins ? "" : custom_input(call));
+    item.set("input", begins ? "" : custom_input(call.arguments));
   else
     item.set("arguments", begins ? "" : call.arguments);
   item.set("status", status);
@@ -301,10 +290,19 @@ void ResponseWriter::show(const AnswerPiece& piece, std::string& out) {
   items_.push(piece);
   if (piece.kind == Kind::text) return show_text("response.output_text.delta", piece.text, out);
   const size_t last = items_.size() - 1;
-  if (piece.kind == Kind::call) begin_item(last, out);
-  if (piece.kind == Kind::arguments && !is_custom(request_, items_.call(last).name))
-    event("response.function_call_arguments.delta", last, json::Object{{"delta", piece.text}}, out);
+  if (piece.kind == Kind::call) {
+    input_ = {};
+    begin_item(last, out);
+  }
+  if (piece.kind == Kind::arguments) show_arguments(last, piece.text, out);
   if (piece.kind == Kind::end) end_item(out);
+}
+
+void ResponseWriter::show_arguments(size_t i, const std::string& delta, std::string& out) {
+  if (!is_custom(request_, items_.call(i).name))
+    return event("response.function_call_arguments.delta", i, json::Object{{"delta", delta}}, out);
+  if (const std::string text = input_.push(delta); !text.empty())
+    event("response.custom_tool_call_input.delta", i, json::Object{{"delta", text}}, out);
 }
 
 // Ends the last item if it is open.
@@ -323,9 +321,10 @@ void ResponseWriter::end_call(size_t i, std::string& out) {
   if (!is_custom(request_, call.name))
     return event("response.function_call_arguments.done", i,
                  json::Object{{"name", call.name}, {"arguments", call.arguments}}, out);
-  const std::string input = custom_input(call);
-  event("response.custom_tool_call_input.delta", i, json::Object{{"delta", input}}, out);
-  event("response.custom_tool_call_input.done", i, json::Object{{"input", input}}, out);
+  if (const std::string text = input_.finish(); !text.empty())
+    event("response.custom_tool_call_input.delta", i, json::Object{{"delta", text}}, out);
+  event("response.custom_tool_call_input.done", i,
+        json::Object{{"input", custom_input(call.arguments)}}, out);
 }
 
 void ResponseWriter::end_text(size_t i, std::string& out) {

@@ -6,6 +6,7 @@
 
 #include "frontend/answer_builder.h"
 #include "frontend/call_reader.h"
+#include "frontend/custom_tools.h"
 #include "frontend/openai.h"
 #include "frontend/openai_events.h"
 
@@ -86,6 +87,7 @@ class ResponseWriter final : public StreamWriter {
   void begin_item(size_t i, std::string& out);
   void show(const AnswerPiece& piece, std::string& out);
   void show_text(const char* type, const std::string& delta, std::string& out);
+  void show_arguments(size_t i, const std::string& delta, std::string& out);
   void end_item(std::string& out, bool is_last = false);
   void end_call(size_t i, std::string& out);
   void end_text(size_t i, std::string& out);
@@ -98,6 +100,7 @@ class ResponseWriter final : public StreamWriter {
   AnswerBuilder builder_;
   ToolCallReader reader_;
   ResponseItems items_;
+  CustomInput input_;  // of the last call
   int64_t sequence_ = 0;
   bool open_ = false;  // the last item has not ended
   bool ended_ = false;

@@ -2,6 +2,7 @@
 
 #include "base/error.h"
 #include "frontend/body_fields.h"
+#include "frontend/custom_tools.h"
 #include "frontend/foreign_fields.h"
 #include "frontend/response_input.h"
 #include "frontend/responses.h"
@@ -40,7 +41,7 @@ class Tools {
       fail_usage("expected tools of type function with a name, found {}", json::excerpt(tool));
     if (type == "namespace" && inner) return add(*inner);
     if (type == "function") return add_function(tool);
-    if (type == "custom") return add_custom(tool, *name);
+    if (type == "custom") return add_custom(tool);
     warnings_.add("tools of type " + type + " are left out");
   }
 
@@ -51,23 +52,9 @@ class Tools {
     all.push_back(json::Object{{"type", "function"}, {"function", std::move(function)}});
   }
 
-  // A function of one text.
-  void add_custom(const json::Value& tool, const json::Value& name) {
-    json::Value input = json::Object{{"type", "string"}};
-    if (const json::Value* format = tool.find("format"); format && format->is_object()) {
-      const std::string syntax = text_member(*format, "syntax");
-      if (syntax == "regex")
-        input.set("pattern", "^(" + text_member(*format, "definition") + ")$");
-      else if (text_member(*format, "type") == "grammar")
-        warnings_.add("the grammar of a custom tool is not held to");
-    }
-    json::Value function = json::Object{{"name", name}};
-    if (const json::Value* text = tool.find("description"); text && !text->is_null())
-      function.set("description", *text);
-    function.set("parameters", json::Object{{"type", "object"},
-                                            {"properties", json::Object{{"input", input}}},
-                                            {"required", json::Array{"input"}}});
-    all.push_back(json::Object{{"type", "function"}, {"function", std::move(function)}});
+  void add_custom(const json::Value& tool) {
+    all.push_back(
+        json::Object{{"type", "function"}, {"function", function_of_custom(tool, warnings_)}});
   }
 
   RequestWarnings& warnings_;

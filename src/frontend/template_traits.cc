@@ -200,7 +200,9 @@ class Prober {
       traits.ids = Ids::brief;
     const Value one = call_of(shape, shape.id, kArgument);
     const char* next = traits.ids == Ids::named ? kNextNamedId : kNextBriefId;
-    traits.spells_arguments = !shape.is_text && spells_arguments(shape);
+    const bool spells_some = !shape.is_text && spells_arguments(shape, true);
+    traits.spells_arguments = spells_some && spells_arguments(shape, false);
+    traits.spells_null_arguments = spells_some && !traits.spells_arguments;
     traits.single_calls = !shows({user(), caller_of(shape, {one, call_of(shape, next, kMoreWords)}),
                                   result(shape.id), result(next, kLater)},
                                  {kArgument, kMoreWords}, true);
@@ -211,9 +213,9 @@ class Prober {
     traits.calls_beside_thoughts = shows({user(), speaker, result(shape.id)}, {kArgument}, true);
   }
 
-  // Whether it shows a text as it is and other values as Python spells them. What puts a text in
-  // quotes writes calls in Python.
-  bool spells_arguments(const Shape& shape) const {
+  // Whether it shows a text as it is and other values as Python spells them, `has_null`: or null
+  // among them. What puts a text in quotes writes calls in Python.
+  bool spells_arguments(const Shape& shape, bool has_null) const {
     Value call = call_of(shape, shape.id, kArgument);
     const auto shows_as = [&](std::string_view argument) {
       return shows({user(), caller_of(shape, {call}), result(shape.id)}, {argument}, true);
@@ -221,9 +223,9 @@ class Prober {
     for (const char quote : {'\'', '"'})
       if (shows_as(fmt::format("{}{}{}", quote, kArgument, quote))) return false;
     Value function = *call.find("function");
-    function.set("arguments", Object{{kKey, kArgument},
-                                     {kOtherKey, nullptr},
-                                     {kMoreWords, Object{{kOtherKey, Array{kLater}}}}});
+    Value arguments = Object{{kKey, kArgument}, {kMoreWords, Object{{kOtherKey, Array{kLater}}}}};
+    if (has_null) arguments.set(kOtherKey, nullptr);
+    function.set("arguments", std::move(arguments));
     call.set("function", std::move(function));
     return !shows_as(kArgument);
   }
@@ -271,7 +273,7 @@ TemplateTraits traits_of(const jinja::Template& program, std::string_view source
   Prober prober(program, fixed);
   TemplateTraits plain;
   plain.reads_thinking = source.find(".thinking") != source.npos;
-  plain.has_format = tool_format_of(source) != ToolFormat::none;
+  plain.format = tool_format_of(source);
   plain.lists_no_tools = prober.lists_no_tools();
   plain.parts_alone = prober.reads_parts_alone();
   TemplateTraits traits = plain;

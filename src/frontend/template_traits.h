@@ -4,6 +4,7 @@
 #include <string_view>
 
 #include "frontend/jinja/template.h"
+#include "frontend/tool_calls.h"
 
 namespace invar {
 
@@ -33,8 +34,8 @@ struct TemplateTraits {
   System system = System::anywhere;
   bool lone_system = true;  // a system message may stand where no user says anything
 
-  bool lists_no_tools = false;  // no tools are an empty list, else null
-  bool has_format = false;      // the template says how calls are written
+  bool lists_no_tools = false;           // no tools are an empty list, else null
+  ToolFormat format = ToolFormat::none;  // in which calls are written, as the template says
   bool shows_tools = true;
   bool spells_nulls = false;  // null members of tools' schemas are shown as None
   bool shows_calls = true;
@@ -43,6 +44,7 @@ struct TemplateTraits {
   bool text_arguments = false;  // arguments are a text, else an object
   // Arguments that are no texts and no numbers are shown as Python spells them, beside plain texts.
   bool spells_arguments = false;
+  bool spells_null_arguments = false;  // of arguments, null alone
   Ids ids = Ids::any;
   bool calls_beside_words = true;     // a message that has calls may say something, too
   bool calls_beside_thoughts = true;  // and may do so behind a thought

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "base/error.h"
+#include "frontend/style_names.h"
 
 namespace invar {
 
@@ -38,6 +39,33 @@ const ThoughtStyle kThoughtStyles[] = {
      .repeats = false,
      .is_assumed = false,
      .marks = {"[THINK]", "[/THINK]"}},
+    {.format = ThoughtFormat::gemma4,
+     .name = "gemma4",
+     .open = "<|channel>thought",
+     .close = "<channel|>",
+     .then = "",
+     .then_message = "",
+     .repeats = false,
+     .is_assumed = false,
+     .marks = {"<|channel>", "<channel|>"}},
+    {.format = ThoughtFormat::seed_oss,
+     .name = "seed_oss",
+     .open = "<seed:think>",
+     .close = "</seed:think>",
+     .then = "",
+     .then_message = "",
+     .repeats = false,
+     .is_assumed = false,
+     .marks = {"<seed:think>", "</seed:think>"}},
+    {.format = ThoughtFormat::hy_v3,
+     .name = "hy_v3",
+     .open = "<think:opensource>",
+     .close = "</think:opensource>",
+     .then = "",
+     .then_message = "",
+     .repeats = false,
+     .is_assumed = false,
+     .marks = {"<think:opensource>", "</think:opensource>"}},
     {.format = ThoughtFormat::gpt_oss,
      .name = "gpt_oss",
      .open = "<|channel|>analysis<|message|>",
@@ -67,16 +95,17 @@ ThoughtFormat thought_format_named(std::string_view name) {
   if (name == "none") return ThoughtFormat::none;
   const auto* found = std::ranges::find(kThoughtStyles, name, &ThoughtStyle::name);
   if (found == std::end(kThoughtStyles))
-    fail_usage(
-        "expected a reasoning-parser of auto, none, qwen3, deepseek_r1, mistral or gpt_oss, found "
-        "\"{}\"",
-        name);
+    fail_usage("expected a reasoning-parser of auto, none, {}, found \"{}\"",
+               names_of(thought_styles()), name);
   return found->format;
 }
 
 ThoughtFormat thought_format_of(std::string_view chat_template) {
   if (names(chat_template, "<|channel|>")) return ThoughtFormat::gpt_oss;
   if (names(chat_template, "[THINK]")) return ThoughtFormat::mistral;
+  if (names(chat_template, "<|channel>thought")) return ThoughtFormat::gemma4;
+  if (names(chat_template, "</seed:think>")) return ThoughtFormat::seed_oss;
+  if (names(chat_template, "</think{}>")) return ThoughtFormat::hy_v3;
   if (!names(chat_template, "</think>")) return ThoughtFormat::none;
   return names(chat_template, "<｜Assistant｜>") ? ThoughtFormat::deepseek_r1
                                                  : ThoughtFormat::qwen3;

@@ -6,13 +6,13 @@
 
 #include "base/error.h"
 #include "frontend/argument_reader.h"
+#include "frontend/marked_calls.h"
+#include "frontend/tag_style.h"
 #include "frontend/thoughts.h"
 
 namespace invar {
 
 namespace {
-
-constexpr std::string_view kClose = "</tool_call>";
 
 // The function of a tool, checked.
 const json::Value& function_of(const json::Value& tool) {
@@ -108,7 +108,7 @@ json::Array texts_of(const json::Value& schema, const std::string& name) {
   if (!word && !is_any_text) word = word_of_texts(schema);
   if (word)
     fail_usage(
-        "strict tools as qwen3_coder writes them hold a parameter to {} where its type is string "
+        "strict tools whose parameters stand between tags hold one to {} where its type is string "
         "and it has no enum, found another one, {}",
         word, json::quoted(name));
   if (const json::Value* only = schema.find("const")) return {*only};
@@ -135,17 +135,27 @@ bool is_among(const json::Value* names, const std::string& name) {
          std::ranges::find(names->as_array(), json::Value(name)) != names->as_array().end();
 }
 
+// Whether a schema's values are texts and nothing else.
+bool is_text_alone(const json::Value& schema) {
+  const json::Value* type = schema.find("type");
+  if (type && !type->is_null()) return *type == json::Value("string");
+  const json::Value *all = schema.find("enum"), *only = schema.find("const");
+  if (only) return only->is_string();
+  return all && all->is_array() && std::ranges::all_of(all->as_array(), &json::Value::is_string);
+}
+
 // How the parameters of a call are written one after another (grammar::CallForm).
 json::Value form_of(const json::Value& function, ToolFormat format) {
   const json::Value parameters = parameters_of(function);
   const json::Value* properties = parameters.find("properties");
-  const bool is_coder = format == ToolFormat::qwen3_coder;
-  const bool is_held = !is_coder || is_strict(function);
+  const TagStyle* style = tag_style_of(format);
+  const bool is_held = !style || is_strict(function);
   json::Array all;
   for (const auto& [name, schema] : properties && properties->is_object() && is_held
                                         ? properties->as_object()
                                         : json::Object()) {
-    const bool is_text = is_coder && may_be_text(schema, parameters);
+    const bool is_text =
+        style && (style->says_kind ? is_text_alone(schema) : may_be_text(schema, parameters));
     const json::Array texts = is_text ? texts_of(schema, name) : json::Array();
     all.push_back(json::Object{{"name", name},
                                {"required", is_among(parameters.find("required"), name)},
@@ -155,6 +165,25 @@ json::Value form_of(const json::Value& function, ToolFormat format) {
   }
   return json::Object{
       {"name", *function.find("name")}, {"strict", is_held}, {"parameters", std::move(all)}};
+}
+
+// The words around such parameters: grammar::TagWords.
+json::Value tags_of(const TagStyle& style) {
+  const auto text = [](std::string_view word) { return json::Value(word); };
+  const std::string quote = style.has_quotes() ? "\"" : "";
+  const auto key_end = [&](const char* kind) {
+    return quote + (style.says_kind ? kind : "") + std::string(style.key_end);
+  };
+  return json::Object{{"call", text(style.call)},
+                      {"name_end", quote + std::string(style.name_end)},
+                      {"call_end", text(style.call_end)},
+                      {"key", text(style.key)},
+                      {"key_end", key_end(" string=\"false\"")},
+                      {"text_key_end", key_end(" string=\"true\"")},
+                      {"value", text(style.value)},
+                      {"value_end", text(style.value_end)},
+                      {"lines", style.has_lines},
+                      {"bare", text(style.is_bare ? style.call : "")}};
 }
 
 // [CALL, ...], as older models of Mistral's write it.
@@ -167,43 +196,69 @@ json::Value list_of_calls(json::Value call, bool once) {
 // The words around name and arguments of a call: grammar::CallWords.
 json::Array words_of(ToolFormat format) {
   const auto words = [](const std::string& before, const std::string& between,
-                        const std::string& after) {
-    return json::Object{{"before", before}, {"between", between}, {"after", after}};
+                        const std::string& after, bool has_number = false) {
+    return json::Object{
+        {"before", before}, {"between", between}, {"after", after}, {"number", has_number}};
   };
   if (format == ToolFormat::mistral) return {words("", "[ARGS]", "")};
-  const std::string begin = "<｜tool▁call▁begin｜>", separator = "<｜tool▁sep｜>",
-                    end = "<｜tool▁call▁end｜>";
+  if (format == ToolFormat::gemma4) return {words("call:", "", "")};
+  const MarkedCalls& style = *marked_calls_of(format);
+  const std::string begin(style.call), separator(style.between), end(style.call_end);
+  if (format == ToolFormat::kimi_k2) return {words(begin + "functions.", separator, end, true)};
   return {words(begin, separator, end),
           words(begin + "function" + separator, "\n```json\n", "\n```" + end)};
 }
 
-std::string_view closing_mark(ToolFormat format) {
-  switch (format) {
-    case ToolFormat::tagged:
-    case ToolFormat::qwen3_coder:
-      return kClose;
-    case ToolFormat::deepseek_v3:
-      return "<｜tool▁calls▁end｜>";
-    default:
-      return "";
-  }
+bool is_named(ToolFormat format, bool has_args) {
+  return marked_calls_of(format) || format == ToolFormat::gpt_oss || format == ToolFormat::gemma4 ||
+         (format == ToolFormat::mistral && has_args);
+}
+
+bool is_list(ToolFormat format, bool has_args) {
+  return format == ToolFormat::hunyuan_a13b || format == ToolFormat::nemotron_json ||
+         format == ToolFormat::granite || (format == ToolFormat::mistral && !has_args);
+}
+
+bool is_python(ToolFormat format) {
+  return format == ToolFormat::pythonic || format == ToolFormat::lfm2 ||
+         format == ToolFormat::olmo3;
+}
+
+// Adds to the form of calls among text what its format has of its own.
+void add_style(json::Value& form, ToolFormat format) {
+  const TagStyle* style = tag_style_of(format);
+  form.set("several", marked_calls_of(format) || (style && style->has_several));
+  if (style) form.set("tags", tags_of(*style));
+  // The mark behind a call of which it is the end, too.
+  if (style && style->call_end == style->close) form.set("close", "");
+  if (format == ToolFormat::lfm2) form.set("python", "list");
+  if (format == ToolFormat::olmo3) form.set("python", "lines");
+  if (format == ToolFormat::gemma4) form.set("spelling", "marked");
 }
 
 }  // namespace
 
 bool has_grammar(ToolFormat format) {
-  switch (format) {
-    case ToolFormat::tagged:
-    case ToolFormat::bare:
-    case ToolFormat::qwen3_coder:
-    case ToolFormat::pythonic:
-    case ToolFormat::mistral:
-    case ToolFormat::deepseek_v3:
-    case ToolFormat::gpt_oss:
-      return true;
-    default:
-      return false;
+  return format != ToolFormat::none && format != ToolFormat::arguments &&
+         format != ToolFormat::object;
+}
+
+// Answers in the formats that came first stay what clients know.
+bool keeps_format(ToolFormat format) {
+  return has_grammar(format) && !opening_mark(format).empty() && format != ToolFormat::tagged &&
+         format != ToolFormat::qwen3_coder && format != ToolFormat::mistral &&
+         format != ToolFormat::deepseek_v3 && format != ToolFormat::gpt_oss;
+}
+
+json::Value strict_tools(const json::Value& tools, const std::string& name) {
+  json::Array all;
+  for (const json::Value& tool : tools.as_array()) {
+    json::Value function = function_of(tool);
+    if (!name.empty() && *function.find("name") != json::Value(name)) continue;
+    function.set("strict", true);
+    all.push_back(json::Object{{"type", "function"}, {"function", std::move(function)}});
   }
+  return all;
 }
 
 json::Value grammar_of_call(const json::Value& tools, const std::string& name) {
@@ -227,13 +282,10 @@ bool has_strict(const json::Value& tools) {
 
 json::Value grammar_of_calls(const json::Value& tools, ToolFormat format, bool once,
                              const json::Value& answer, bool has_args) {
-  const bool is_tagged = format == ToolFormat::tagged;
-  const bool is_list = format == ToolFormat::mistral && !has_args;
+  const bool are_listed = is_list(format, has_args), are_named = is_named(format, has_args);
   const bool has_channels = format == ToolFormat::gpt_oss;
-  const bool is_named = format == ToolFormat::deepseek_v3 || has_channels ||
-                        (format == ToolFormat::mistral && has_args);
-  const bool has_forms = format == ToolFormat::qwen3_coder || format == ToolFormat::pythonic;
-  const char* key = is_tagged || is_list ? "arguments" : "parameters";
+  const bool has_forms = tag_style_of(format) || is_python(format);
+  const char* key = format == ToolFormat::tagged || are_listed ? "arguments" : "parameters";
   json::Array calls, forms, named;
   for (const json::Value& tool : tools.as_array()) {
     const json::Value& function = function_of(tool);
@@ -241,18 +293,18 @@ json::Value grammar_of_calls(const json::Value& tools, ToolFormat format, bool o
     const json::Value arguments = is_strict(function)
                                       ? parameters_of(function)
                                       : json::Value(json::Object{{"type", "object"}});
-    if (is_named)
+    if (are_named)
       named.push_back(json::Object{{"name", *function.find("name")}, {"arguments", arguments}});
     calls.push_back(
         schema_of_call(function, arguments, key,
-                       fmt::format("{}/anyOf/{}", is_list ? "/items" : "", calls.size())));
+                       fmt::format("{}/anyOf/{}", are_listed ? "/items" : "", calls.size())));
   }
   if (format == ToolFormat::bare && !answer.is_null()) {
     calls.push_back(moved(answer, fmt::format("/anyOf/{}", calls.size())));
     return json::Object{{"json", json::Object{{"anyOf", std::move(calls)}}}};
   }
   json::Value call = json::Object{{"anyOf", std::move(calls)}};
-  if (is_list) call = list_of_calls(std::move(call), once);
+  if (are_listed) call = list_of_calls(std::move(call), once);
   json::Array marks;
   for (const std::string_view mark :
        has_channels ? style_of(ThoughtFormat::gpt_oss).marks : marks_of(format))
@@ -263,7 +315,8 @@ json::Value grammar_of_calls(const json::Value& tools, ToolFormat format, bool o
                                   {"call", std::move(call)},
                                   {"marks", std::move(marks)}};
   if (has_forms) form.set("forms", std::move(forms));
-  if (is_named) {
+  add_style(form, format);
+  if (are_named) {
     form.set("named", std::move(named));
     has_channels ? form.set("channels", true) : form.set("words", words_of(format));
   }

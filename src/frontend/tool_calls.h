@@ -1,6 +1,7 @@
 // How models write calls of tools.
 #pragma once
 
+#include <memory>
 #include <span>
 #include <string>
 #include <string_view>
@@ -23,6 +24,21 @@ enum class ToolFormat {
   deepseek_v3,  // NAME, a separator and JSON between marks of their own
   gpt_oss,      // a message to functions.NAME (ThoughtReader)
   pythonic,     // [name(key=value, ...), ...] as the whole answer, as Llama 4 does
+  // Parameters one after another between tags (TagStyle):
+  glm45,
+  minimax_m2,
+  deepseek_v32,
+  deepseek_v4,
+  seed_oss,
+  hy_v3,
+  kimi_k2,  // functions.NAME:NUMBER and JSON between marks of their own
+  gemma4,   // <|tool_call>call:NAME{KEY:VALUE,...}<tool_call|>, texts between marks
+  lfm2,     // <|tool_call_start|>[name(key=value, ...), ...]<|tool_call_end|>
+  olmo3,    // the same between <function_calls> and </function_calls>, a call on each line
+  // Objects of JSON, in a list or one behind another:
+  hunyuan_a13b,   // <tool_calls>...</tool_calls>
+  nemotron_json,  // <TOOLCALL>...</TOOLCALL>
+  granite,        // <|tool_call|>[...]
 };
 
 struct ToolCall {
@@ -53,15 +69,20 @@ json::Value grammar_of_call(const json::Value& tools, const std::string& name);
 // The form of an answer that may have calls among its text, as `format` (of has_grammar) writes
 // them: arguments are held to the schemas of the tools that say "strict" and are any objects of the
 // others, but for pythonic, where all are held to. `once`: the first call ends the answer.
-// `answer`: null, or the schema of what an answer without calls is. Throws UsageError where a tool
-// is none, or its schema asks for what the format cannot hold to. `has_args`: whether [ARGS] is a
-// token, with which newer models of Mistral's write calls.
+// `answer`: null, or the schema of what an answer without calls is; false: there is none. Throws
+// UsageError where a tool is none, or its schema asks for what the format cannot hold to.
+// `has_args`: whether [ARGS] is a token, with which newer models of Mistral's write calls.
 json::Value grammar_of_calls(const json::Value& tools, ToolFormat format, bool once,
                              const json::Value& answer = {}, bool has_args = false);
 bool has_grammar(ToolFormat format);
+// Whether an answer that must be a call is one as the format has it. Else it is JSON alone.
+bool keeps_format(ToolFormat format);
+// Those of the tools that have the name, or all where it is empty, each of them strict.
+json::Value strict_tools(const json::Value& tools, const std::string& name);
 bool has_strict(const json::Value& tools);
-// The mark before a call.
+// The mark before a call, and the one behind it, or behind several; nothing where there is none.
 std::string_view opening_mark(ToolFormat format);
+std::string_view closing_mark(ToolFormat format);
 // The beginning of a call whose opening mark the model has left out; or nothing.
 std::string_view unwrapped_mark(ToolFormat format);
 
@@ -85,6 +106,10 @@ struct CallHead {
 // call.
 CallHead read_call_head(ToolFormat format, std::string_view text, const json::Value& tools,
                         bool first, FrontSearch& search);
+
+// Reads the arguments of the tool `name` behind the head of its call. `tools` outlives it.
+std::unique_ptr<ArgumentReader> arguments_of(ToolFormat format, const std::string& name,
+                                             const json::Value& tools);
 
 // The text between a call's arguments and the place of the next call.
 struct CallTail {

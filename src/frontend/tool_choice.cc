@@ -22,6 +22,7 @@ json::Value mode_of(const std::string& word) {
 // A tool's name, as chat completions and as responses have it.
 std::string name_in(const json::Value& tool) {
   const json::Value* function = tool.find("function");
+  if (!function) function = tool.find("custom");
   return text_member(function ? *function : tool, "name");
 }
 
@@ -32,8 +33,8 @@ json::Array allowed_tools(const json::Value& tools, const json::Value& choice) {
   json::Array allowed;
   for (const json::Value& one : named->as_array()) {
     // A service's tool has no name, and is none of these.
-    if (const std::string type = text_member(one, "type"); !type.empty() && type != "function")
-      continue;
+    const std::string type = text_member(one, "type");
+    if (!type.empty() && type != "function" && type != "custom") continue;
     const std::string name = name_in(one);
     const auto found = std::ranges::find(tools.as_array(), name, name_in);
     if (name.empty() || found == tools.as_array().end())
@@ -50,7 +51,9 @@ json::Value plain_choice(const json::Value& given, json::Value& chat) {
   const std::string type = text_member(given, "type");
   if (among(type, kModes)) return mode_of(type);
   json::Value choice = given;
-  if (type == "custom") choice.set("type", "function");
+  if (type == "custom")
+    choice =
+        json::Object{{"type", "function"}, {"function", json::Object{{"name", name_in(given)}}}};
   if (type != "allowed_tools") return choice;
   const json::Value* inner = given.find("allowed_tools");  // as chat completions have it
   const json::Value& allowed = inner ? *inner : given;
@@ -66,7 +69,8 @@ std::optional<json::Value> with_plain_choice(const json::Value& body) {
   const json::Value* choice = body.find("tool_choice");
   const bool is_word = choice && *choice == json::Value("any");
   const std::string type = choice ? text_member(*choice, "type") : "";
-  if (!is_word && type != "allowed_tools" && !among(type, kModes)) return std::nullopt;
+  if (!is_word && type != "allowed_tools" && type != "custom" && !among(type, kModes))
+    return std::nullopt;
   json::Value plain = body;
   json::Value made = within("tool_choice", [&] { return plain_choice(*choice, plain); });
   plain.set("tool_choice", std::move(made));

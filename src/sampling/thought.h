@@ -17,7 +17,16 @@
 namespace invar {
 
 // How a model writes its thoughts (frontend/thoughts.h says it of each).
-enum class ThoughtFormat : uint8_t { none, qwen3, deepseek_r1, mistral, gpt_oss };
+enum class ThoughtFormat : uint8_t {
+  none,
+  qwen3,
+  deepseek_r1,
+  mistral,
+  gpt_oss,
+  gemma4,
+  seed_oss,
+  hy_v3,
+};
 
 // How an answer's thoughts are told from its text. The engine does not read it.
 struct ThoughtView {

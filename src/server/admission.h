@@ -82,9 +82,10 @@ class Admission {
 
   // Answers POST /tokenize, as vLLM has it: a "prompt" or "messages". Throws as `admit` does.
   TokenizedText tokenize(const HttpRequest& http) const;
-  // Answers POST .../render: the prompt of a chat, a message or a response, and the form in which
-  // the chat template has its conversation.
-  json::Value render(const HttpRequest& http) const;
+  // Answers POST `path`/render: the prompt of a chat, a message or a response, and the form in
+  // which the chat template has its conversation. `earlier`: as of `admit`.
+  json::Value render(const std::string& path, json::Value body,
+                     const std::optional<std::string>& earlier = std::nullopt) const;
   // Answers POST .../derender: the answer that these tokens are (derender.cc).
   json::Value derender(const HttpRequest& http) const;
   // Answers POST /detokenize: the text of "tokens".

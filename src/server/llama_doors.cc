@@ -58,8 +58,7 @@ void Server::slots_in_use(std::shared_ptr<Exchange> exchange) {
 void Server::apply_template(std::shared_ptr<Exchange> exchange) {
   const HttpRequest& request = exchange->request;
   reply_with_tokens(exchange, [this, &request]() -> json::Value {
-    HttpRequest chat{.path = "/v1/chat/completions/render", .body = request.body};
-    const json::Value shown = admission_.render(chat);
+    const json::Value shown = admission_.render("/v1/chat/completions", parse_body(request.body));
     return json::Object{{"prompt", *shown.find("prompt")}};
   });
 }

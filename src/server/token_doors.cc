@@ -38,14 +38,13 @@ TokenizedText Admission::tokenize(const HttpRequest& http) const {
   return {encode_counted(request), texts && *texts == json::Value(true)};
 }
 
-json::Value Admission::render(const HttpRequest& http) const {
-  json::Value body = parse_body(http.body);
+json::Value Admission::render(const std::string& path, json::Value body,
+                              const std::optional<std::string>& earlier) const {
   if (!body.is_object()) fail_usage("expected an object, found {}", body.type_name());
   if (!body.find("max_tokens")) body.set("max_tokens", 1);  // a message needs one for its answer
-  const std::string path = http.path.substr(0, http.path.rfind('/'));
   openai::Request request =
-      read({.created = static_cast<int64_t>(std::time(nullptr)), .endpoint = path}, body,
-           std::nullopt, Purpose::show);
+      read({.created = static_cast<int64_t>(std::time(nullptr)), .endpoint = path}, body, earlier,
+           Purpose::show);
   adapter_of(request.model);
   if (path == "/v1/completions") return render_prompts(body, request);
   json::Value shown = std::move(request.conversation);
@@ -126,7 +125,13 @@ void Server::tokenize(std::shared_ptr<Exchange> exchange) {
 // POST /v1/chat/completions/render and its like.
 void Server::render(std::shared_ptr<Exchange> exchange) {
   const HttpRequest& request = exchange->request;
-  reply_with_tokens(exchange, [this, &request] { return admission_.render(request); });
+  reply_with_tokens(exchange, [this, &request] {
+    const std::string path = request.path.substr(0, request.path.rfind('/'));
+    const std::string owner = options_.keys.owner(request);
+    json::Value body = with_named_items(owner, path, parse_body(request.body));
+    const auto earlier = earlier_items(owner, path, body);
+    return admission_.render(path, std::move(body), earlier);
+  });
 }
 
 void Server::detokenize(std::shared_ptr<Exchange> exchange) {

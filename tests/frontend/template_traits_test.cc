@@ -31,6 +31,20 @@ const char* const kPython =
     "[{{ c.function.name }}({% for k, v in c.function.arguments | items %}{{ k }}="
     "{% if v is string %}'{{ v }}'{% else %}{{ v }}{% endif %}{% if not loop.last %}, {% endif %}"
     "{% endfor %})]{% endfor %}{% endfor %}";
+// Writes values in a language of its own, in which null alone is Python's, as Gemma 4's does.
+const char* const kMarked =
+    "{% macro show(v) %}{% if v is string %}<|\"|>{{ v }}<|\"|>{% elif v is boolean %}"
+    "{{ 'true' if v else 'false' }}{% elif v is mapping %}{% for k, x in v | items %}"
+    "{{ k }}:{{ show(x) }};{% endfor %}{% elif v is sequence %}{% for x in v %}{{ show(x) }},"
+    "{% endfor %}{% else %}{{ v }}{% endif %}{% endmacro %}"
+    "{% for t in tools or [] %}({{ t.function.name }}){% endfor %}"
+    "{% for m in messages %}<{{ m.role }}>{{ m.content }}{% for c in m.tool_calls or [] %}"
+    "call:{{ c.function.name }} {{ show(c.function.arguments) }}{% endfor %}{% endfor %}";
+// Shows tools and no calls, and says how they are written: as LFM2's and Granite 3's do.
+const std::string kUnshown =
+    "{% for t in tools or [] %}({{ t.function.name }}){% endfor %}"
+    "{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}";
+
 // Reads the type of a call, and no system message between a result and its answer.
 const char* const kResults =
     "{% for m in messages %}{% if m.role == 'system' and loop.index0 > 0 and "
@@ -44,7 +58,7 @@ const char* const kTurns =
     "{% if (m.role == 'user') != ns.user %}{{ raise_exception('turns') }}{% endif %}"
     "{% set ns.user = not ns.user %}{% endif %}<{{ m.role }}>{{ m.content }}{% endfor %}";
 
-std::string prompt_of(const std::string& members, const char* source) {
+std::string prompt_of(const std::string& members, const std::string& source) {
   const ChatTemplate chat = ChatTemplate::from_texts({.chat_template_jinja = source}, "a model");
   const Context context{.vocab = 100, .chat = &chat, .tool_format = chat.tool_format()};
   const Request request =
@@ -52,7 +66,7 @@ std::string prompt_of(const std::string& members, const char* source) {
   return std::get<std::string>(request.prompts.at(0));
 }
 
-std::string called(const std::string& arguments, const char* source) {
+std::string called(const std::string& arguments, const std::string& source) {
   return prompt_of(R"("messages": [{"role": "user", "content": "Hi"}, {"role": "assistant",
     "tool_calls": [{"id": "c", "function": {"name": "f", "arguments": )" +
                        arguments +
@@ -87,6 +101,32 @@ TEST(TemplateTraits, NoArgumentIsSpelledAsPythonDoes) {
             "<user>Hi<assistant>[f(a='x', b=None, c=True)]<tool>ok");
   EXPECT_EQ(called(R"({"a": "x", "b": null})", kResults),
             "<user>Hi<assistant>[function f {\"a\": \"x\", \"b\": null}]<tool>ok");
+}
+
+TEST(TemplateTraits, NullAloneIsLeftOutWhereItAloneWouldBePythons) {
+  EXPECT_EQ(called(R"({"a": "x", "b": null, "c": true, "d": {"e": ["y"], "f": null}})", kMarked),
+            "<user>Hi<assistant>call:f a:<|\"|>x<|\"|>;c:true;d:e:<|\"|>y<|\"|>,;;<tool>ok");
+}
+
+TEST(TemplateTraits, CallsStandInTheTextAsTheTemplateSaysThatTheyAreWritten) {
+  const std::string arguments = R"({"a": "x", "b": 1})";
+  const auto shown = [&](const std::string& words) {
+    return called(arguments, kUnshown + "{# " + words + " #}");
+  };
+  EXPECT_EQ(shown("List of tools: ["),
+            "<user>Hi<assistant><|tool_call_start|>[f(a=\"x\", b=1)]<|tool_call_end|><tool>ok");
+  EXPECT_EQ(shown("<|tool_call|>"),
+            "<user>Hi<assistant><|tool_call|>[{\"name\": \"f\", \"arguments\": {\"a\": \"x\", "
+            "\"b\": 1}}]<tool>ok");
+  EXPECT_EQ(shown("<|tool_calls_section_begin|>"),
+            "<user>Hi<assistant><|tool_calls_section_begin|><|tool_call_begin|>functions.f:0"
+            "<|tool_call_argument_begin|>{\"a\": \"x\", \"b\": 1}<|tool_call_end|>"
+            "<|tool_calls_section_end|><tool>ok");
+  EXPECT_EQ(shown("<function_calls>"),
+            "<user>Hi<assistant><function_calls>\nf(a=\"x\", b=1)\n</function_calls><tool>ok");
+  EXPECT_EQ(shown("nothing"),
+            "<user>Hi<assistant><tool_call>\n{\"name\": \"f\", \"arguments\": {\"a\": \"x\", "
+            "\"b\": 1}}\n</tool_call><tool>ok");
 }
 
 TEST(TemplateTraits, NoNullOfASchemaIsShownAsNone) {

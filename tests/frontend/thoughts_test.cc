@@ -381,6 +381,9 @@ TEST(Thoughts, TheTemplateSaysTheFormat) {
   EXPECT_EQ(thought_format_of("<｜Assistant｜>... </think>"), ThoughtFormat::deepseek_r1);
   EXPECT_EQ(thought_format_of("[THINK]"), ThoughtFormat::mistral);
   EXPECT_EQ(thought_format_of("<|start|>assistant<|channel|>final"), ThoughtFormat::gpt_oss);
+  EXPECT_EQ(thought_format_of("'<|channel>thought\\n' + text"), ThoughtFormat::gemma4);
+  EXPECT_EQ(thought_format_of("<seed:think> </seed:think>"), ThoughtFormat::seed_oss);
+  EXPECT_EQ(thought_format_of("'<｜hy_Assistant{}｜>' '</think{}>'"), ThoughtFormat::hy_v3);
   EXPECT_EQ(thought_format_of("{{ messages }}"), ThoughtFormat::none);
   EXPECT_EQ(tool_format_of("<tool_call> <function="), ToolFormat::qwen3_coder);
   EXPECT_EQ(tool_format_of("[TOOL_CALLS]"), ToolFormat::mistral);

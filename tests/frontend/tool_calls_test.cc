@@ -126,6 +126,26 @@ TEST(ToolCalls, AValueOfAStrictToolEndsWhereItIsClosed) {
   }
 }
 
+// JSON of a strict tool is whole where it is closed outside its texts.
+TEST(ToolCalls, ATagWithinATextOfAStrictToolsJsonEndsNothing) {
+  const auto tools = [](const char* strict) {
+    return json::parse(
+        fmt::format(R"([{{"type": "function", "function": {{"name": "f", "strict": {},
+      "parameters": {{"type": "object", "properties": {{"a": {{"type": "array"}}}}}}}}}}])",
+                    strict),
+        "tools");
+  };
+  const json::Value strict = tools("true"), free = tools("false");
+  const std::string call =
+      "<tool_call>f<arg_key>a</arg_key><arg_value>[\"</arg_value>\", \"\\\"\"]</arg_value>"
+      "</tool_call>";
+  const Parted whole = {"", {R"(f {"a": ["</arg_value>", "\""]})"}};
+  for (const size_t size : {size_t{1}, size_t{3}, call.size()}) {
+    EXPECT_EQ(part(ToolFormat::glm45, call, size, {}, &strict), whole);
+    EXPECT_NE(part(ToolFormat::glm45, call, size, {}, &free), whole);
+  }
+}
+
 // A call as another format writes it is text, and so is nothing at all behind a mark.
 TEST(ToolCalls, ACallOfAnotherFormatIsText) {
   const std::string call = R"({"name": "f", "arguments": {}})";
@@ -291,6 +311,21 @@ TEST(ToolCalls, WhatNeverClosesCostsItsBytes) {
            Endless{ToolFormat::pythonic, "[f(a={", "\"k\": ['x'], "},
            Endless{ToolFormat::pythonic, "[f(", "x"},
            Endless{ToolFormat::pythonic, "[g(", "x"},
+           Endless{ToolFormat::glm45, "<tool_call>", "x"},
+           Endless{ToolFormat::glm45, "<tool_call>f", " "},
+           Endless{ToolFormat::glm45, "<tool_call>f<arg_key>", "x"},
+           Endless{ToolFormat::glm45, "<tool_call>f<arg_key>a</arg_key>", " "},
+           Endless{ToolFormat::glm45, "<tool_call>f<arg_key>a</arg_key><arg_value>[", "1, "},
+           Endless{ToolFormat::minimax_m2, "<minimax:tool_call>", "\n"},
+           Endless{ToolFormat::minimax_m2, "<minimax:tool_call><invoke name=\"", "x"},
+           Endless{ToolFormat::kimi_k2, "<|tool_calls_section_begin|><|tool_call_begin|>", "x"},
+           Endless{ToolFormat::gemma4, "<|tool_call>call:", "x"},
+           Endless{ToolFormat::gemma4, "<|tool_call>call:f{a:", "x"},
+           Endless{ToolFormat::gemma4, "<|tool_call>call:f{", "x"},
+           Endless{ToolFormat::gemma4, "<|tool_call>call:f{a:<|\"|>", "<|"},
+           Endless{ToolFormat::lfm2, "<|tool_call_start|>", "["},
+           Endless{ToolFormat::lfm2, "<|tool_call_start|>[f(a=[", "1, "},
+           Endless{ToolFormat::nemotron_json, "<TOOLCALL>[{\"arguments\": {\"a\": \"", "x"},
        }) {
     const double once = seconds_of(format, begin, piece, 40 << 10);
     EXPECT_LT(seconds_of(format, begin, piece, 160 << 10), 9 * once + 0.02) << begin << piece;
@@ -330,6 +365,23 @@ TEST(ToolCalls, WhatIsWholeOfArguments) {
 }
 
 TEST(ToolCalls, TheTemplateSaysTheFormat) {
+  for (const auto& [text, format] : {
+           std::pair("<tool_call>NAME <arg_key>KEY</arg_key>", ToolFormat::glm45),
+           std::pair("<|tool_calls_section_begin|>", ToolFormat::kimi_k2),
+           std::pair("'<minimax:tool_call>' <invoke name=", ToolFormat::minimax_m2),
+           std::pair("'<|tool_call>call:' + name", ToolFormat::gemma4),
+           std::pair("'｜DSML｜' + 'function_calls>'", ToolFormat::deepseek_v32),
+           std::pair("'｜DSML｜' + 'tool_calls>'", ToolFormat::deepseek_v4),
+           std::pair("<seed:tool_call> <function=", ToolFormat::seed_oss),
+           std::pair("<｜hy_Assistant{}｜>", ToolFormat::hy_v3),
+           std::pair("List of tools: [", ToolFormat::lfm2),
+           std::pair("<function_calls>", ToolFormat::olmo3),
+           std::pair("<tool_calls>[", ToolFormat::hunyuan_a13b),
+           std::pair("<TOOLCALL>[", ToolFormat::nemotron_json),
+           std::pair("<|tool_call|>", ToolFormat::granite),
+           std::pair("<tool_call> <function=", ToolFormat::qwen3_coder),
+       })
+    EXPECT_EQ(tool_format_of(text), format) << text;
   EXPECT_EQ(tool_format_of("... <tool_call> ..."), ToolFormat::tagged);
   EXPECT_EQ(tool_format_of("{\"name\": x, \"parameters\": y}"), ToolFormat::bare);
   EXPECT_EQ(tool_format_of("{{ messages }}"), ToolFormat::none);

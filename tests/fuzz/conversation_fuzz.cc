@@ -124,8 +124,10 @@ Value call(Choices& choices) {
   add(choices, function, "arguments",
       [&] { return choices.below(2) ? Value(text(choices)) : anything(choices); });
   add(choices, made, "id", [&] { return Value(choices.word(kNames)); });
-  add(choices, made, "type", [] { return Value("function"); });
-  add(choices, made, "function", [&] { return Value(function); });
+  const bool is_custom = choices.below(8) == 7;
+  add(choices, made, "type", [&] { return Value(is_custom ? "custom" : "function"); });
+  add(choices, function, "input", [&] { return Value(text(choices)); });
+  add(choices, made, is_custom ? "custom" : "function", [&] { return Value(function); });
   return made;
 }
 
@@ -189,6 +191,17 @@ Value schema(Choices& choices) {
   return made;
 }
 
+// What a custom tool's text is held to, as chat completions or responses have it.
+Value format(Choices& choices) {
+  static constexpr std::string_view kSyntaxes[] = {"regex", "lark", ""};
+  Object made = {{"type", "grammar"}}, inner;
+  add(choices, inner, "syntax", [&] { return Value(choices.word(kSyntaxes)); });
+  add(choices, inner, "definition", [&] { return Value(text(choices)); });
+  if (choices.below(2)) made.insert(made.end(), inner.begin(), inner.end());
+  add(choices, made, "grammar", [&] { return Value(inner); });
+  return made;
+}
+
 Value tool(Choices& choices) {
   static constexpr std::string_view kTypes[] = {"function",    "custom",    "web_search",
                                                 "local_shell", "namespace", "bash_20250124"};
@@ -206,6 +219,9 @@ Value tool(Choices& choices) {
   add(choices, function, "parameters", [&] { return schema(choices); });
   if (choices.below(2) == 0) function.emplace_back("strict", true);
   add(choices, made, "function", [&] { return Value(function); });
+  if (choices.below(4) < 3) return made;
+  add(choices, function, "format", [&] { return format(choices); });
+  add(choices, made, "custom", [&] { return Value(function); });
   return made;
 }
 
@@ -315,9 +331,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
                                              openai::Endpoint::responses};
   const openai::Endpoint endpoint = kEndpoints[choices.below(std::size(kEndpoints))];
   const ChatTemplate& chat = kChats[choices.below(kChats.size())];
-  constexpr ToolFormat kFormats[] = {
-      ToolFormat::tagged,  ToolFormat::bare,        ToolFormat::qwen3_coder, ToolFormat::pythonic,
-      ToolFormat::mistral, ToolFormat::deepseek_v3, ToolFormat::gpt_oss};
+  const auto styles = tool_styles();
   const Value earlier = list(choices, item);
   check_turns(earlier.as_array(), choices.below(4));
   ConstraintCompiler constraints(kTokenizer);
@@ -326,7 +340,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
                                 .end_tokens = {kMade.eos_id},
                                 .chat = &chat,
                                 .clock = [] { return std::tm{.tm_mday = 1, .tm_year = 124}; },
-                                .tool_format = kFormats[choices.below(std::size(kFormats))],
+                                .tool_format = styles[choices.below(styles.size())].format,
                                 .seal = choices.below(2) ? &kSeal : nullptr,
                                 .constraints = &constraints,
                                 .earlier = &earlier.as_array(),

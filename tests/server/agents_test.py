@@ -45,6 +45,53 @@ def held(text):
     return {"structured_outputs": {"regex": re.escape(text).replace("/", r"\/")}}
 
 
+# How newer templates show the calls of a message, and what their models write. Each value is a text as it is, or JSON.
+SHOWING_CALLS = """{% for m in messages %}<|im_start|>{{ m.role }}
+{{ m.content }}{% if m.tool_calls %}CALLS{% endif %}<|im_end|>
+{% endfor %}{% for t in tools or [] %}{{ t | tojson }}{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant
+{% endif %}"""
+EACH, ITEMS, OVER = "{% for c in m.tool_calls %}", "{% for k, v in c.function.arguments | items %}", "{% endfor %}"
+NAME, VALUE, OBJECT = "{{ c.function.name }}", "{{ v if v is string else v | tojson }}", "{{ c.function.arguments | tojson }}"
+COMMA = "{{ ', ' if not loop.last }}"
+JSON_CALLS = EACH + '{"name": "' + NAME + '", "arguments": ' + OBJECT + "}" + COMMA + OVER
+
+
+def json_calls(names, path):
+    return ", ".join(f'{{"name": "{n}", "arguments": {{"path": "{path}"}}}}' for n in names)
+
+
+def tags(before, call, key, value, end, after):
+    """A template's calls and a function that writes them; the words around names, keys and values."""
+    call, key = call.split("NAME"), key.split("KEY")
+    shown = before + EACH + call[0] + NAME + call[1] + ITEMS + key[0] + "{{ k }}" + key[1] + VALUE + value + OVER + end + OVER + after
+    said = re.sub("{#.*?#}", "", before)  # what is only there to be recognised by
+    return shown, lambda names, path: said + "".join(call[0] + n + call[1] + key[0] + "path" + key[1] + path + value + end for n in names) + after
+
+
+DSML, HY = "｜DSML｜", ":opensource"
+FORMATS = {
+    "glm45": tags("", "<tool_call>NAME\n", "<arg_key>KEY</arg_key>\n<arg_value>", "</arg_value>\n", "</tool_call>", ""),
+    "glm47": tags("", "<tool_call>NAME", "<arg_key>KEY</arg_key><arg_value>", "</arg_value>", "</tool_call>", ""),
+    "minimax_m2": tags("<minimax:tool_call>\n", '<invoke name="NAME">\n', '<parameter name="KEY">', "</parameter>\n", "</invoke>\n", "</minimax:tool_call>"),
+    "deepseek_v32": tags("{# 'function_calls>' #}" + f"<{DSML}function_calls>\n", f'<{DSML}invoke name="NAME">\n', f'<{DSML}parameter name="KEY" string="true">',
+                         f"</{DSML}parameter>\n", f"</{DSML}invoke>\n", f"</{DSML}function_calls>"),
+    "seed_oss": tags("", "<seed:tool_call>\n<function=NAME>\n", "<parameter=KEY>", "</parameter>\n", "</function>\n</seed:tool_call>", ""),
+    "hy_v3": tags(f"{{# <｜hy_ #}}<tool_calls{HY}>\n", f"<tool_call{HY}>NAME<tool_sep{HY}>\n", f"<arg_key{HY}>KEY</arg_key{HY}>\n<arg_value{HY}>", f"</arg_value{HY}>\n",
+                  f"</tool_call{HY}>\n", f"</tool_calls{HY}>"),
+    "gemma4": (EACH + "<|tool_call>call:" + NAME + "{{ '{' }}" + ITEMS + "{{ k }}:<|\"|>{{ v }}<|\"|>" + OVER + "}<tool_call|>" + OVER,
+               lambda names, path: "".join(f'<|tool_call>call:{n}{{path:<|"|>{path}<|"|>}}<tool_call|>' for n in names)),
+    "kimi_k2": ("<|tool_calls_section_begin|>" + EACH + "<|tool_call_begin|>functions." + NAME + ":{{ loop.index0 }}<|tool_call_argument_begin|>" + OBJECT + "<|tool_call_end|>" + OVER
+                + "<|tool_calls_section_end|>",
+                lambda names, path: "<|tool_calls_section_begin|>" + "".join(f'<|tool_call_begin|>functions.{n}:{i}<|tool_call_argument_begin|>{{"path": "{path}"}}<|tool_call_end|>'
+                                                                             for i, n in enumerate(names)) + "<|tool_calls_section_end|>"),
+    "lfm2": ("<|tool_call_start|>[" + EACH + NAME + "(" + ITEMS + "{{ k }}={{ v | tojson }}" + OVER + ")" + COMMA + OVER + "]<|tool_call_end|>",
+             lambda names, path: "<|tool_call_start|>[" + ", ".join(f'{n}(path="{path}")' for n in names) + "]<|tool_call_end|>"),
+    "hunyuan_a13b": ("<tool_calls>[" + JSON_CALLS + "]</tool_calls>", lambda names, path: "<tool_calls>[" + json_calls(names, path) + "]</tool_calls>"),
+    "nemotron_json": ("<TOOLCALL>[" + JSON_CALLS + "]</TOOLCALL>", lambda names, path: "<TOOLCALL>[" + json_calls(names, path) + "]</TOOLCALL>"),
+    "granite": ("<|tool_call|>[" + JSON_CALLS + "]", lambda names, path: "<|tool_call|>[" + json_calls(names, path) + "]"),
+}
+
+
 class Chat:
     """A client of chat completions, which keeps what it was answered."""
     path = CHAT
@@ -176,6 +223,29 @@ class Agents(unittest.TestCase):
                             self.converse(served, kind("A system."), text, tokens)
                 self.assertEqual(served.stop(), 0)
 
+    def test_own_answers_of_every_format_come_back_for_five_turns(self):
+        """The template alone says how calls are written; what the model wrote stands in the next prompt as it wrote it."""
+        full = bool(os.environ.get("INVAR_FULL_TESTS"))
+        with tempfile.TemporaryDirectory() as directory:
+            for name, (shown, write) in FORMATS.items():
+                template = pathlib.Path(directory, f"{name}.jinja")
+                template.write_text(SHOWING_CALLS.replace("CALLS", shown))
+                served = Served(INVAR, "--max-model-len", "4096", "--chat-template", str(template), "--served-model-name", "m", "claude-*", "gpt-5*")
+                two = write(["list", "read"], "a b")
+                answers = {"two calls": (two, 400, ["list", "read"]), "text and a call": ("Let me see." + write(["list"], "a"), 400, ["list"]),
+                           "a call that is cut": (write(["list"], "a" * 60), 60, None)}
+                for kind in CLIENTS if full else CLIENTS[:1]:
+                    for answer, (text, tokens, calls) in answers.items():
+                        with self.subTest(format=name, client=kind.__name__, answer=answer):
+                            client = kind("A system.")
+                            found = self.converse(served, client, text, tokens)
+                            self.assertIn(calls, (None, found), text)
+                            if calls and answer == "two calls":
+                                client.ask("And now?")
+                                prompt = served.post(client.path + "/render", **client.body(tokens))["prompt"]
+                                self.assertEqual(prompt.count(two), 5, prompt)
+                self.assertEqual(served.stop(), 0)
+
     def test_values_of_own_calls_come_back_as_they_were_written(self):
         """Qwen3-Coder's and Qwen3.5's templates print arguments, whose null Python spells None."""
         values = {"deep": {"type": "boolean"}, "limit": {"type": ["integer", "null"], "enum": [None]}, "tags": {"type": "array", "items": {"enum": ["x"]}, "minItems": 1, "maxItems": 1}}
@@ -212,7 +282,8 @@ class Agents(unittest.TestCase):
             self.assertIn(f"Turn {turn}.", shown["prompt"])
             status, _, answer = served.ask("POST", client.path, body)
             self.assertEqual(status, 200, (answer, shown["prompt"]))
-            client.take(answer)
+            calls = client.take(answer)
+        return calls
 
     def test_what_a_message_of_claude_code_has(self):
         ask = dict(max_tokens=1, messages=HI)
@@ -290,7 +361,9 @@ class Agents(unittest.TestCase):
             special = Served(INVAR, command=command)
             mark = special.post("/tokenize", prompt="<tool_call>", add_special_tokens=False)["tokens"]
             self.assertEqual(len(mark), 1)
-        for name in ("hermes", "llama3_json", "qwen3_coder", "pythonic", "mistral", "deepseek_v3", "gpt_oss", "a special token"):
+        newer = ("glm45", "gemma4", "kimi_k2", "minimax_m2", "deepseek_v32", "seed_oss", "hy_v3", "lfm2", "olmo3", "hunyuan_a13b", "nemotron_json", "granite")
+        for name in ("hermes", "llama3_json", "qwen3_coder", "pythonic", "mistral", "deepseek_v3", "gpt_oss", "a special token",
+                     *(newer if os.environ.get("INVAR_FULL_TESTS") else newer[:2])):
             thoughts = ("--reasoning-parser", "gpt_oss") if name == "gpt_oss" else ()
             budget = {"thinking_token_budget": 4} if thoughts else {}
             served = special if name == "a special token" else Served(INVAR, "--tool-call-parser", name, *thoughts, "--max-model-len", "2048")
@@ -330,6 +403,37 @@ class Agents(unittest.TestCase):
                 self.assertEqual((status, answer["error"]["param"]), (400, "tools"))
                 self.assertIn("continue_final_message", answer["error"]["message"])
             self.assertEqual(served.stop(), 0)
+
+    def test_a_custom_tool_of_a_chat_takes_a_text(self):
+        grammar = {"type": "grammar", "grammar": {"syntax": "regex", "definition": "[ab]{2,4}\n\"x\""}}
+        custom = {"type": "custom", "custom": {"name": "patch", "description": "P", "format": grammar}}
+        text = '<tool_call>\n{"name": "patch", "arguments": {"input": "*** \\"q\\" \\u00e9\\n"}}\n</tool_call>'
+        body = dict(messages=HI, tools=[custom], max_tokens=200)
+        (called,) = self.served.post(CHAT, **body, **held(text))["choices"][0]["message"]["tool_calls"]
+        self.assertEqual((called["type"], called["custom"]), ("custom", {"name": "patch", "input": '*** "q" é\n'}))
+        named = {"type": "custom", "custom": {"name": "patch"}}
+        for choice in ("required", named, {"type": "allowed_tools", "allowed_tools": {"mode": "required", "tools": [named]}}):
+            (called,) = self.served.post(CHAT, **body, tool_choice=choice, seed=3)["choices"][0]["message"]["tool_calls"]
+            self.assertRegex(called["custom"]["input"], r'\A[ab]{2,4}\n"x"\Z')
+            said, names, parts = "", set(), 0
+            for event in self.served.stream(CHAT, **body, tool_choice=choice, seed=3).decode().split("\n\n"):
+                for told in json.loads(event[6:])["choices"] if event.startswith("data: {") else []:
+                    for part in told["delta"].get("tool_calls", []):
+                        said += part["custom"]["input"]
+                        parts += bool(part["custom"]["input"])
+                        names.add((part.get("type"), part["custom"].get("name")))
+            self.assertEqual(said, called["custom"]["input"])
+            self.assertIn(("custom", "patch"), names)
+            self.assertGreater(parts, 1, said)
+        history = [*HI, {"role": "assistant", "content": None, "tool_calls": [called]}, {"role": "tool", "tool_call_id": called["id"], "content": "ok"}]
+        shown = self.served.post(CHAT + "/render", messages=history, tools=[custom])
+        self.assertIn('{"name": "patch", "arguments": ' + json.dumps({"input": called["custom"]["input"]}) + "}", shown["prompt"])
+        lark = {"type": "custom", "custom": {"name": "patch", "format": {"type": "grammar", "grammar": {"syntax": "lark", "definition": "start: /.+/"}}}}
+        status, headers, _ = self.served.ask("POST", CHAT, dict(messages=HI, tools=[lark], max_tokens=2))
+        self.assertEqual((status, "not held to" in headers["X-Invar-Warning"]), (200, True))
+        for wrong in (dict(tools=[{"type": "custom", "custom": {}}]), dict(messages=[*HI, {"role": "assistant", "tool_calls": [{"type": "custom", "custom": {}}]}])):
+            status, _, answer = self.served.ask("POST", CHAT, dict(messages=HI) | wrong)
+            self.assertEqual((status, answer["error"]["param"]), (400, [*wrong][0]), answer)
 
     def test_an_item_of_a_response_ends_before_the_next_begins(self):
         tools = [{"type": "function", "name": "list", "parameters": PARAMETERS}]

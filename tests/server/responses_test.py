@@ -88,6 +88,11 @@ class Background(unittest.TestCase):
         self.assertEqual((named["output"][0]["content"], named["usage"]["input_tokens"]), (sent["output"][0]["content"], sent["usage"]["input_tokens"]))
         counted = served.post(f"{PATH}/input_tokens", input=[hi, *names, result], tools=tools)
         self.assertEqual(counted["input_tokens"], named["usage"]["input_tokens"])
+        shown = [served.post(f"{PATH}/render", input=[hi, *items, result], **asked) for items in (names, first["output"])]
+        self.assertEqual(*(one["prompt"] for one in shown))
+        self.assertEqual(shown[0]["count"], named["usage"]["input_tokens"])
+        shown = served.post(f"{PATH}/render", previous_response_id=first["id"], input=[result], **asked)
+        self.assertEqual(shown["count"], named["usage"]["input_tokens"])
         without = served.post(PATH, input=[hi, result], **asked)
         self.assertNotEqual(without["usage"]["input_tokens"], sent["usage"]["input_tokens"], "the control: without them")
         _, _, kept = served.ask("GET", f"{PATH}/{named['id']}/input_items")

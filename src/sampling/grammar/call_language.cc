@@ -118,16 +118,24 @@ StringRules text_rules(const json::Value& schema) {
   return rules;
 }
 
-// Behind <parameter=NAME>, with its end: a text as it is, or JSON.
-Expr coder_value(Language& language, const CallParameter& parameter) {
-  constexpr std::string_view kEnd = "\n</parameter>";
-  const Expr end = language.text(std::string(kEnd) + "\n");
+// A line break between the parts of a call; where values need no lines of their own, it may be
+// left out.
+Expr line_break(Language& language, const TagWords& words) {
+  const Expr line = language.text("\n");
+  return words.has_lines ? line : language.optional(line);
+}
+
+// Behind a parameter's tag, with its end: a text as it is, or JSON.
+Expr tag_value(Language& language, const CallParameter& parameter, const TagWords& words) {
+  const std::string mark = (words.has_lines ? "\n" : "") + words.value_end;
+  const Expr line = line_break(language, words);
+  const Expr end = language.sequence({language.text(mark), line});
   if (parameter.is_text) {
     const StringRules rules = text_rules(parameter.schema);
-    if (rules != StringRules()) return language.sequence({plain_text(language, rules, kEnd), end});
-    const auto newline = [&](Expr) { return language.text("\n"); };
-    const MarkEnd mark{std::string(kEnd), newline};
-    return MarkedText(language, {&mark, 1}, false).text();
+    if (rules != StringRules()) return language.sequence({plain_text(language, rules, mark), end});
+    const auto behind = [&](Expr) { return line; };
+    const MarkEnd one{mark, behind};
+    return MarkedText(language, {&one, 1}, false).text();
   }
   const Expr value = parameter.texts.empty()
                          ? add_json_schema(language, parameter.schema, kAnyLayout)
@@ -135,22 +143,42 @@ Expr coder_value(Language& language, const CallParameter& parameter) {
   return language.sequence({value, end});
 }
 
-// Behind <tool_call>: the parameters in their order; of a tool that is not strict whatever stands
-// before the function's end.
-Expr coder_call(Language& language, const CallForm& call) {
-  std::vector<Expr> parts = {language.text("\n<function=" + call.name + ">\n")};
+Expr tag_parameter(Language& language, const CallParameter& parameter, const TagWords& words) {
+  const bool is_text = parameter.is_text || !parameter.texts.empty();
+  std::vector<Expr> parts = {
+      language.text(words.key + parameter.name + (is_text ? words.text_key_end : words.key_end))};
+  if (words.has_lines || !words.value.empty()) parts.push_back(line_break(language, words));
+  parts.push_back(language.text(words.value));
+  parts.push_back(tag_value(language, parameter, words));
+  const Expr one = language.sequence(parts);
+  return parameter.is_required ? one : language.optional(one);
+}
+
+// Whatever stands before the call's end. A name that no tag ends has the tag of a parameter behind
+// it, or the end.
+Expr free_parameters(Language& language, const TagWords& words, Expr line) {
+  const auto behind = [&](Expr) { return line; };
+  const MarkEnd mark{words.call_end, behind};
+  const Expr any = MarkedText(language, {&mark, 1}, false).text();
+  if (!words.name_end.empty()) return any;
+  return language.choice({language.sequence({language.text(words.call_end), line}),
+                          language.sequence({language.text(words.key), any})});
+}
+
+// The parameters in their order; of a tool that is not strict any. `closes`: the call's end is not
+// the mark behind calls.
+Expr tag_call(Language& language, const CallForm& call, const TagWords& words, bool closes) {
+  const Expr line = line_break(language, words), last = closes ? line : language.empty();
+  std::vector<Expr> parts = {closes ? line : language.empty(),
+                             language.text(words.call + call.name + words.name_end), line};
   if (!call.is_strict) {
-    const auto newline = [&](Expr) { return language.text("\n"); };
-    const MarkEnd mark{"</function>", newline};
-    parts.push_back(MarkedText(language, {&mark, 1}, false).text());
+    parts.push_back(free_parameters(language, words, last));
     return language.sequence(parts);
   }
-  for (const CallParameter& parameter : call.parameters) {
-    const Expr one = language.sequence(
-        {language.text("<parameter=" + parameter.name + ">\n"), coder_value(language, parameter)});
-    parts.push_back(parameter.is_required ? one : language.optional(one));
-  }
-  parts.push_back(language.text("</function>\n"));
+  for (const CallParameter& parameter : call.parameters)
+    parts.push_back(tag_parameter(language, parameter, words));
+  parts.push_back(language.text(words.call_end));
+  parts.push_back(last);
   return language.sequence(parts);
 }
 
@@ -170,13 +198,18 @@ Expr keywords(Language& language, const CallForm& call) {
   return first;
 }
 
-// [NAME(KEY=JSON, ...), ...]
-Expr pythonic_calls(Language& language, std::span<const CallForm> calls, bool once) {
+// NAME(KEY=JSON, ...) of any of the calls.
+Expr pythonic_call(Language& language, std::span<const CallForm> calls) {
   std::vector<Expr> options;
   for (const CallForm& call : calls)
     options.push_back(language.sequence(
         {language.text(call.name + "("), keywords(language, call), language.text(")")}));
-  const Expr one = language.choice(options);
+  return language.choice(options);
+}
+
+// [NAME(KEY=JSON, ...), ...]
+Expr pythonic_calls(Language& language, std::span<const CallForm> calls, bool once) {
+  const Expr one = pythonic_call(language, calls);
   const Expr more =
       language.repeat(language.sequence({language.text(", "), one}), 0, once ? 0 : kEndless);
   return language.sequence({language.text("["), one, more, language.text("]")});
@@ -240,30 +273,46 @@ Language marked_calls_language(const json::Value& schema, const CallMarks& marks
   });
 }
 
-Language coder_calls_language(std::span<const CallForm> calls, const CallMarks& marks, bool once,
-                              const json::Value& answer) {
-  return calls_language(marks, once, answer, "<function=", [&](Language& language) {
+Language tag_calls_language(std::span<const CallForm> calls, const TagWords& words,
+                            const CallMarks& marks, bool once, const json::Value& answer) {
+  return calls_language(marks, once, answer, words.bare, [&](Language& language) {
     std::vector<Expr> options;
-    for (const CallForm& call : calls) options.push_back(coder_call(language, call));
-    return language.choice(options);
+    for (const CallForm& call : calls)
+      options.push_back(tag_call(language, call, words, !marks.close.empty()));
+    const Expr one = language.choice(options);
+    return marks.has_several && !once ? language.repeat(one, 1, kEndless) : one;
   });
 }
 
 Language named_calls_language(std::span<const NamedCall> calls, std::span<const CallWords> ways,
-                              const CallMarks& marks, bool once, const json::Value& answer) {
+                              const CallMarks& marks, bool once, const json::Value& answer,
+                              Spelling spelling) {
   return calls_language(marks, once, answer, "", [&](Language& language) {
+    const Expr digits = language.repeat(language.byte_range('0', '9'), 1, 4);
+    const Expr number = language.sequence({language.text(":"), digits});
+    const std::string_view spacing = spelling == Spelling::json ? kAnyLayout : kCompact;
     std::vector<Expr> options;
     for (const NamedCall& call : calls) {
-      const Expr arguments = add_json_schema(language, call.arguments, kAnyLayout);
+      const Expr arguments = add_json_schema(language, call.arguments, spacing, spelling);
       for (const CallWords& words : ways)
-        options.push_back(
-            language.sequence({language.text(words.before + call.name + words.between), arguments,
-                               language.text(words.after)}));
+        options.push_back(language.sequence(
+            {language.text(words.before + call.name), words.has_number ? number : language.empty(),
+             language.text(words.between), arguments, language.text(words.after)}));
     }
     const Expr one = language.choice(options);
-    if (marks.close.empty()) return one;
+    if (!marks.has_several) return one;
     const Expr next = language.sequence({language.optional(language.text("\n")), one});
     return language.sequence({one, language.repeat(next, 0, once ? 0 : kEndless)});
+  });
+}
+
+Language marked_pythonic_language(std::span<const CallForm> calls, const CallMarks& marks,
+                                  bool are_lines, bool once, const json::Value& answer) {
+  return calls_language(marks, once, answer, "", [&](Language& language) {
+    if (!are_lines) return pythonic_calls(language, calls, once);
+    const Expr line = language.text("\n"), one = pythonic_call(language, calls);
+    const Expr more = language.repeat(language.sequence({line, one}), 0, once ? 0 : kEndless);
+    return language.sequence({language.optional(line), one, more, language.optional(line)});
   });
 }
 

@@ -4,7 +4,6 @@
 
 #include "base/error.h"
 #include "sampling/grammar/intersection.h"
-#include "sampling/grammar/languages.h"
 #include "sampling/grammar/regex.h"
 
 namespace invar::grammar {
@@ -103,7 +102,8 @@ Expr spacing(Language& language, std::string_view pattern) {
 
 }  // namespace
 
-JsonText::JsonText(Language& language, std::string_view whitespace) : language_(language) {
+JsonText::JsonText(Language& language, std::string_view whitespace, Spelling spelling)
+    : language_(language), spelling_(spelling) {
   space_ = spacing(language, whitespace);
   comma_ = language.sequence({language.text(","), space_});
   character_ = language.table(string_character(language.shared_budget()));
@@ -111,12 +111,33 @@ JsonText::JsonText(Language& language, std::string_view whitespace) : language_(
 
 Expr JsonText::string(const StringRules& rules) {
   if (const auto known = strings_.find(rules); known != strings_.end()) return known->second;
-  const Expr quote = language_.text("\"");
+  const Expr quote = language_.text(spelling_ == Spelling::json ? "\"" : kTextMark);
   return strings_[rules] = language_.sequence({quote, make_string(rules), quote});
+}
+
+Expr JsonText::name(const StringRules& rules) {
+  if (spelling_ == Spelling::json) return string(rules);
+  StringRules bare = rules;
+  bare.patterns.emplace_back("^[A-Za-z0-9_$][A-Za-z0-9_$./-]*$");
+  return plain_text(language_, bare, kTextMark);
+}
+
+// A name that is no word stands between marks.
+std::string JsonText::spelled_name(const std::string& name) const {
+  constexpr std::string_view kOdd = ":{}[],\"<> \t\r\n";
+  if (spelling_ == Spelling::json) return json::dump(json::Value(name));
+  return name.empty() || name.find_first_of(kOdd) != name.npos ? spelled(json::Value(name)) : name;
+}
+
+// A value without members and items.
+std::string JsonText::spelled(const json::Value& value) const {
+  if (spelling_ == Spelling::json || !value.is_string()) return json::dump(value);
+  return std::string(kTextMark) + value.as_string() + std::string(kTextMark);
 }
 
 Expr JsonText::make_string(const StringRules& rules) {
   if (rules.high < rules.low) return language_.nothing();
+  if (spelling_ == Spelling::marked) return plain_text(language_, rules, kTextMark);
   if (rules.is_plain()) return language_.repeat(character_, rules.low, rules.high);
   return held_text(language_, rules, {Characters::Spelling::json});
 }
@@ -150,7 +171,7 @@ Expr JsonText::any() {
   if (any_ >= 0) return any_;
   const int32_t rule = language_.add_rule("any JSON value");
   any_ = language_.rule(rule);
-  object_ = list("{", "}", member(string({}), any_), 0, kEndless);
+  object_ = list("{", "}", member(name(StringRules()), any_), 0, kEndless);
   array_ = list("[", "]", any_, 0, kEndless);
   language_.define(rule,
                    language_.choice({string({}), number({}), boolean(), null(), object_, array_}));
@@ -164,14 +185,14 @@ Expr JsonText::one_of(const json::Array& values) {
     if (one.is_array() || one.is_object())
       options.push_back(value(one));
     else
-      texts.push_back(json::dump(one));
+      texts.push_back(spelled(one));
   options.push_back(language_.texts(texts));
   return language_.choice(options);
 }
 
 Expr JsonText::value(const json::Value& value) {
   Language& l = language_;
-  if (!value.is_array() && !value.is_object()) return l.text(json::dump(value));
+  if (!value.is_array() && !value.is_object()) return l.text(spelled(value));
   std::vector<Expr> parts{l.text(value.is_array() ? "[" : "{"), space_};
   const auto add = [&](Expr part) {
     if (parts.size() > 2) parts.push_back(comma_);
@@ -181,7 +202,7 @@ Expr JsonText::value(const json::Value& value) {
     for (const json::Value& item : value.as_array()) add(this->value(item));
   else
     for (const auto& [name, item] : value.as_object())
-      add(member(l.text(json::dump(name)), this->value(item)));
+      add(member(this->name(name), this->value(item)));
   if (parts.size() > 2) parts.push_back(space_);
   parts.push_back(l.text(value.is_array() ? "]" : "}"));
   return l.sequence(parts);

@@ -8,6 +8,7 @@
 
 #include "base/json.h"
 #include "sampling/grammar/language.h"
+#include "sampling/grammar/languages.h"
 
 namespace invar::grammar {
 
@@ -35,7 +36,7 @@ class JsonText {
  public:
   using Expr = Language::Expr;
   // `whitespace`: a regular expression of spaces, tabs and newlines. Throws UsageError.
-  JsonText(Language& language, std::string_view whitespace);
+  JsonText(Language& language, std::string_view whitespace, Spelling spelling = Spelling::json);
 
   Expr space() const { return space_; }  // what may stand between two tokens
   Expr comma() const { return comma_; }  // and space
@@ -44,6 +45,9 @@ class JsonText {
   // One of these values and no other.
   Expr one_of(const json::Array& values);
   Expr string(const StringRules& rules);
+  // The name of a member: one, or any that follows the rules.
+  Expr name(const std::string& name) { return language_.text(spelled_name(name)); }
+  Expr name(const StringRules& rules);
   Expr number(const NumberRules& rules);
   // Any value, object.
   Expr any();
@@ -58,10 +62,13 @@ class JsonText {
 
  private:
   Expr value(const json::Value& value);
+  std::string spelled(const json::Value& value) const;
+  std::string spelled_name(const std::string& name) const;
   Expr make_string(const StringRules& rules);
   Expr plain_number(bool is_integer);
 
   Language& language_;
+  const Spelling spelling_;
   Expr space_, comma_, character_;
   Expr any_ = -1, object_ = -1, array_ = -1;
   std::map<StringRules, Expr> strings_;

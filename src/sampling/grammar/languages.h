@@ -34,9 +34,14 @@ inline constexpr std::string_view kCompact = "", kAnyLayout = "( |\n {0,16})?";
 // their order.
 Language json_schema_language(const json::Value& schema, std::string_view whitespace = kCompact);
 
+// How JSON is spelled: as itself, or as Gemma 4 writes arguments, where texts stand between marks
+// as they are, and names are bare.
+enum class Spelling { json, marked };
+inline constexpr std::string_view kTextMark = "<|\"|>";
+
 // The same within another language, which it need not outlive.
 Language::Expr add_json_schema(Language& language, const json::Value& schema,
-                               std::string_view whitespace);
+                               std::string_view whitespace, Spelling spelling = Spelling::json);
 
 // Any JSON object.
 Language json_object_language(std::string_view whitespace = kCompact);
@@ -44,6 +49,7 @@ Language json_object_language(std::string_view whitespace = kCompact);
 // The marks around a call of a tool, as in <tool_call>{...}</tool_call>.
 struct CallMarks {
   std::string open, close;
+  bool has_several = false;  // calls between them
 };
 // Text among which calls of tools, JSON of `schema`, may stand between the marks; `once`: the first
 // call ends it. Wherever the text has the opening mark, a call follows. Where `answer`, a schema,
@@ -65,9 +71,18 @@ struct CallForm {
   bool is_strict = true;  // else its parameters are any, where the format can tell their end
   std::vector<CallParameter> parameters;  // in the order in which they are written
 };
-// The same of calls as qwen3_coder writes them: <function=NAME>, <parameter=NAME>.
-Language coder_calls_language(std::span<const CallForm> calls, const CallMarks& marks, bool once,
-                              const json::Value& answer);
+// The words of calls whose parameters stand one after another between tags: before a call's name
+// and behind it, and behind the call; around a parameter's name, and around its value.
+struct TagWords {
+  std::string call, name_end, call_end;
+  std::string key, key_end, text_key_end;  // the last one: where the value is a text
+  std::string value, value_end;
+  bool has_lines = false;  // values stand on lines of their own; else line breaks may be left out
+  std::string bare;        // what begins a call without an opening mark; or nothing
+};
+// The same of such calls.
+Language tag_calls_language(std::span<const CallForm> calls, const TagWords& words,
+                            const CallMarks& marks, bool once, const json::Value& answer);
 // A call as a name and JSON of its arguments among words.
 struct NamedCall {
   std::string name;
@@ -75,10 +90,12 @@ struct NamedCall {
 };
 struct CallWords {
   std::string before, between, after;  // the name; the name and the arguments; the arguments
+  bool has_number = false;             // a colon and a number stand behind the name
 };
-// The same of such calls, each in one of the ways; between marks with an end there may be several.
+// The same of such calls, each in one of the ways.
 Language named_calls_language(std::span<const NamedCall> calls, std::span<const CallWords> ways,
-                              const CallMarks& marks, bool once, const json::Value& answer);
+                              const CallMarks& marks, bool once, const json::Value& answer,
+                              Spelling spelling);
 // Messages as gpt_oss writes them behind "<|start|>assistant": for the user, or JSON of `answer`,
 // and calls of functions, which have the channel "commentary".
 Language channel_calls_language(std::span<const NamedCall> calls, bool once,
@@ -87,6 +104,9 @@ Language channel_calls_language(std::span<const NamedCall> calls, bool once,
 // `answer`.
 Language pythonic_calls_language(std::span<const CallForm> calls, bool once,
                                  const json::Value& answer);
+// The same between marks among text: a list, or `are_lines`, a call on each line.
+Language marked_pythonic_language(std::span<const CallForm> calls, const CallMarks& marks,
+                                  bool are_lines, bool once, const json::Value& answer);
 // Text, or a call and nothing else: what begins like an object is one.
 Language bare_call_language(const json::Value& schema);
 

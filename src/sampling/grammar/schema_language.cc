@@ -27,8 +27,9 @@ constexpr size_t kMaxBytes = size_t{1} << 20;
 class SchemaBuilder : public SchemaCompiler {
  public:
   // `root` is a normal schema.
-  SchemaBuilder(Language& language, const Value& root, std::string_view whitespace)
-      : SchemaCompiler(language, whitespace),
+  SchemaBuilder(Language& language, const Value& root, std::string_view whitespace,
+                Spelling spelling)
+      : SchemaCompiler(language, whitespace, spelling),
         merger_(root, language.budget()),
         check_(root),
         root_(root) {}
@@ -342,21 +343,23 @@ struct Built {
   const char* checked;  // a word, or null
 };
 
-Built built(Language& language, const Value& schema, std::string_view whitespace) {
+Built built(Language& language, const Value& schema, std::string_view whitespace,
+            Spelling spelling) {
   const size_t bytes = json::dump(schema).size();
   if (bytes > kMaxBytes)
     fail_usage("the JSON schema is too large: expected at most {} bytes, found {}", kMaxBytes,
                bytes);
   Value root = normal_schema(schema);
-  SchemaBuilder builder(language, root, whitespace);
+  SchemaBuilder builder(language, root, whitespace, spelling);
   const Expr expr = builder.build();
   return {expr, std::move(root), builder.checked_word()};
 }
 
 }  // namespace
 
-Expr add_json_schema(Language& language, const Value& schema, std::string_view whitespace) {
-  const Built made = built(language, schema, whitespace);
+Expr add_json_schema(Language& language, const Value& schema, std::string_view whitespace,
+                     Spelling spelling) {
+  const Built made = built(language, schema, whitespace, spelling);
   if (made.checked)
     fail_usage(
         "the JSON schema's {} is checked at an answer's end, and is not supported where other text "
@@ -367,7 +370,7 @@ Expr add_json_schema(Language& language, const Value& schema, std::string_view w
 
 Language json_schema_language(const Value& schema, std::string_view whitespace) {
   Language language;
-  Built made = built(language, schema, whitespace);
+  Built made = built(language, schema, whitespace, Spelling::json);
   if (made.checked) language.check_at_end(std::make_shared<SchemaCheck>(std::move(made.root)));
   language.finish(made.expr);
   return language;

@@ -137,14 +137,14 @@ class ObjectBuilder {
         one.patterns.push_back(pattern);
         for (const auto& [other, unused] : patterns->as_object())
           if (other != pattern) one.excluded_patterns.push_back(other);
-        others_.push_back(compiler_.text.member(compiler_.text.string(one), compiler_.add(schema)));
+        others_.push_back(compiler_.text.member(compiler_.text.name(one), compiler_.add(schema)));
       }
     if (!writes_others() || (patterns && !others())) return;
     if (patterns)
       for (const auto& [pattern, unused] : patterns->as_object())
         key.excluded_patterns.push_back(pattern);
     const Expr value = others() ? compiler_.add(*others()) : compiler_.text.any();
-    others_.push_back(compiler_.text.member(compiler_.text.string(key), value));
+    others_.push_back(compiler_.text.member(compiler_.text.name(key), value));
   }
 
   Expr add_map() {
@@ -172,12 +172,9 @@ class ObjectBuilder {
   Expr add_properties() {
     const Expr comma = compiler_.text.comma(), other = language_.choice(others_);
     std::vector<Expr> members, options;
-    for (const Property& property : properties_) {
-      std::string name;
-      json::append_quoted(name, property.name);
-      members.push_back(
-          compiler_.text.member(language_.text(name), compiler_.add(property.schema)));
-    }
+    for (const Property& property : properties_)
+      members.push_back(compiler_.text.member(compiler_.text.name(property.name),
+                                              compiler_.add(property.schema)));
     std::vector<Expr> tails(members.size() + 1);
     tails.back() = language_.repeat(language_.sequence({comma, other}), 0, kEndless);
     for (size_t i = members.size(); i-- > 0;) {

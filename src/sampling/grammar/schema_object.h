@@ -10,8 +10,8 @@ namespace invar::grammar {
 
 class SchemaCompiler {
  public:
-  SchemaCompiler(Language& language, std::string_view whitespace)
-      : language(language), text(language, whitespace) {}
+  SchemaCompiler(Language& language, std::string_view whitespace, Spelling spelling)
+      : language(language), text(language, whitespace, spelling) {}
   virtual ~SchemaCompiler() = default;
 
   // The values of a schema.
