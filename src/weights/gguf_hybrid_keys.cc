@@ -162,14 +162,16 @@ constexpr const char* kSections = "rope.dimension_sections";
 void check_sections(const GgufKeys& in) {
   const json::Value* found = in.find(kSections);
   if (!found) return;
-  const auto turns = [&](int64_t pair) {
-    const json::Array& numbers = found->as_array();
-    const size_t of = static_cast<size_t>(pair % 3);
-    return of < numbers.size() && numbers[of].is_integer() && pair < 3 * numbers[of].as_integer();
-  };
   const int64_t pairs = in.integer("rope.dimension_count") / 2;
-  for (int64_t pair = 0; pair < pairs; ++pair)
-    if (!found->is_array() || !turns(pair))
+  // Pair p turns by position p modulo 3 where that has more than p / 3 pairs.
+  const auto has_its_pairs = [&](int64_t position) {
+    const json::Array& numbers = found->as_array();
+    const size_t of = static_cast<size_t>(position);
+    return of < numbers.size() && numbers[of].is_integer() &&
+           numbers[of].as_integer() >= (pairs - position + 2) / 3;
+  };
+  for (int64_t position = 0; position < 3; ++position)
+    if (!found->is_array() || !has_its_pairs(position))
       fail("{}: {}: expected the numbers of {} pairs that turn, found {}", in.file().path(),
            in.key(kSections), pairs, json::excerpt(*found));
 }

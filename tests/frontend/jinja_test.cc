@@ -172,6 +172,11 @@ TEST(Jinja, PrintingIsCounted) {
     const std::string twice = shared + "{{ " + print + " ~ " + print + " }}";
     EXPECT_TRUE(has(failure(twice, few), "takes more than 30000 steps")) << print;
   }
+  const std::string loop = "{% set s = 'A' * 1000000 %}{% for i in range(99) %}";
+  for (const std::string look : {"s is upper", "'%.1s' % s"})
+    EXPECT_TRUE(has(failure(loop + "{% if " + look + " %}{% endif %}{% endfor %}", few),
+                    "takes more than 30000 steps"))
+        << look;
   const std::string many = "('%(a)s' * 9000) % dict(a=1, b=2)";
   EXPECT_EQ(failure("{{ (" + many + ") | length }}", few), "rendered: 9000");
   EXPECT_TRUE(

@@ -53,18 +53,18 @@ class Container(unittest.TestCase):
         [entry], [command], [exposed] = self.of("ENTRYPOINT"), self.of("CMD"), self.of("EXPOSE")
         self.assertEqual(json.loads(entry), ["/usr/bin/invar"])
         words = [word.replace(exposed, str(port)) for word in json.loads(command)]
-        with tempfile.TemporaryDirectory() as home:
-            served = subprocess.Popen([INVAR, *words, "--threads", "1"], env={**os.environ, "INVAR_HOME": str(SOURCE)}, cwd=home, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+        with tempfile.TemporaryDirectory() as home, tempfile.TemporaryFile("w+") as log:
+            served = subprocess.Popen([INVAR, *words, "--threads", "1"], env={**os.environ, "INVAR_HOME": str(SOURCE)}, cwd=home, stdout=log, stderr=log)
             try:
                 end = time.monotonic() + 100
                 while not ask_once(port, "GET", "/health") and served.poll() is None and time.monotonic() < end:
                     time.sleep(0.1)
-                self.assertIsNone(served.poll(), served.poll() is not None and served.stderr.read())
+                log.seek(0)
+                self.assertIsNone(served.poll(), served.poll() is not None and log.read())
                 self.assertEqual(self.health(port), 0)
             finally:
                 served.terminate()
-                served.wait(30)
-                served.stderr.close()
+                served.wait(90)
         self.assertNotEqual(self.health(port), 0, "it has ended")
 
 

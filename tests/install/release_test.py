@@ -58,9 +58,21 @@ class Release(unittest.TestCase):
                               env={**os.environ, "XZ_OPT": "-0"})
         return done.returncode, done.stdout + done.stderr
 
-    def test_what_is_no_release_is_refused(self):
-        status, said = self.asked("--only", "container")
-        self.assertTrue(status and re.search("expected (a clean tree|the tag v|to make the container)|not a git repository|dubious ownership", said), said)
+    @unittest.skipUnless(shutil.which("git"), "git is not installed")
+    def test_a_release_is_a_clean_tree_with_its_tag(self):
+        release = release_module()
+        git = lambda *words: subprocess.run(["git", "-C", self.folder, "-c", "user.name=a", "-c", "user.email=a@b", *words], check=True, capture_output=True)
+        git("init", "-q")
+        git("commit", "-q", "--allow-empty", "-m", "one")
+        with self.assertRaisesRegex(SystemExit, "expected the tag v1.2.3"):
+            release.check_tree("1.2.3", self.folder)
+        git("tag", "v1.2.3")
+        release.check_tree("1.2.3", self.folder)
+        (self.folder / "more").write_text("more")
+        with self.assertRaisesRegex(SystemExit, "expected a clean tree"):
+            release.check_tree("1.2.3", self.folder)
+
+    def test_other_kinds_are_refused(self):
         status, said = self.asked("--dry-run", "--only", "deb,floppy")
         self.assertTrue(status and "found floppy" in said, said)
 

@@ -121,6 +121,20 @@ def check_module(made, folder):
     return not good
 
 
+def check_sections(made, folder):
+    """Pairs that turn by no position, or by more than there are: one sentence, at once."""
+    found, faults = Converted(made), 0
+    for pairs, sections in ((None, [3, 3, 1, 0]), (None, 5), (1 << 47, [1 << 46, 1 << 46, 1 << 46, 0]), (None, [-(1 << 62)] * 4)):
+        keys = found.keys | {f"{found.name}.rope.dimension_sections": sections} | ({f"{found.name}.rope.dimension_count": pairs} if pairs else {})
+        write(folder / "sections.gguf", keys, found.tensors)
+        here = answer(folder / "sections.gguf")
+        good = f"{found.name}.rope.dimension_" in here and len(here.splitlines()) == 1
+        faults += not good
+        if not good:
+            print(f"expected a sentence on the sections {sections}, found {here!r}")
+    return faults
+
+
 def main():
     faults = 0
     for family, layers, left_out in MODELS:
@@ -137,6 +151,7 @@ def main():
                 continue
             faults += check_written(family, made, folder)
             faults += family == "qwen3_5_text" and check_module(made, folder)
+            faults += family == "qwen3_5_text" and check_sections(made, folder)
             if left_out is not None:
                 faults += check_refusals(made, folder)
     print(f"{faults} faults")

@@ -18,6 +18,7 @@ std::string Budget::printed(const Value& value) {
   int64_t values = 0;
   std::string text = to_text(value, &values);
   step(values);
+  touch(text.size());
   return text;
 }
 

@@ -25,7 +25,7 @@ class Budget {
   void make_text(size_t bytes);
   // A text that was made.
   Value text(std::string made);
-  // The value's text, a step for each value in it; its bytes are not counted.
+  // The value's text, a step for each value in it; its bytes count as looked at, not as kept.
   std::string printed(const Value& value);
   const Limits& limits() const { return limits_; }
 

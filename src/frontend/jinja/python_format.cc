@@ -6,6 +6,7 @@
 
 #include "frontend/jinja/operations.h"
 #include "frontend/jinja/python_text.h"
+#include "tokenizer/utf8.h"
 
 namespace invar::jinja {
 
@@ -47,14 +48,21 @@ int64_t whole(const Value& value, char kind) {
   return static_cast<int64_t>(*number);
 }
 
+// Of the first so many characters.
+size_t bytes_of(const std::string& s, int characters) {
+  size_t bytes = 0;
+  for (int i = 0; i < characters && bytes < s.size(); ++i) bytes += utf8::length(s[bytes]);
+  return std::min(bytes, s.size());
+}
+
 std::string converted(Budget& budget, const Conversion& c, const Value& value) {
   std::string body;
   if (c.kind == 's' || c.kind == 'r') {
     int64_t printed = 0;
     body = c.kind == 's' ? to_text(value, &printed) : to_repr(value, &printed);
     budget.step(printed);
-    if (c.precision >= 0 && text::length(body) > c.precision)
-      body.resize(text::starts(body)[c.precision]);
+    budget.touch(body.size());
+    if (c.precision >= 0) body.resize(bytes_of(body, c.precision));
   } else if (c.kind == 'd' || c.kind == 'i' || c.kind == 'u') {
     body = std::to_string(whole(value, 'd'));
   } else if (c.kind == 'x' || c.kind == 'X' || c.kind == 'o') {

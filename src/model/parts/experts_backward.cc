@@ -230,7 +230,8 @@ void Experts::backward(BackwardPass& b, const Kept& kept) const {
 
 const char* Experts::refusal() const {
   if (spec_.routing.score != ExpertScore::softmax && spec_.routing.score != ExpertScore::sigmoid)
-    return "its router's scores are of the chosen experts alone, whose gradient is not implemented";
+    return "its router scores the chosen experts alone, and the gradient of that is not "
+           "implemented";
   if (spec_.is_beside || model_.residual_scale != 1)
     return "its experts stand beside a dense network or their sum is scaled, whose gradient is not "
            "implemented";
