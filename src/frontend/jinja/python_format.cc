@@ -48,7 +48,7 @@ int64_t whole(const Value& value, char kind) {
   return static_cast<int64_t>(*number);
 }
 
-// Of the first so many characters.
+// The bytes of the first so many characters.
 size_t bytes_of(const std::string& s, int characters) {
   size_t bytes = 0;
   for (int i = 0; i < characters && bytes < s.size(); ++i) bytes += utf8::length(s[bytes]);
