@@ -530,6 +530,20 @@ TEST(Constraint, CallsOrAnAnswer) {
   }
 }
 
+// As qwen3_coder writes calls.
+grammar::TagWords coder_words() {
+  return {.call = "<function=",
+          .name_end = ">",
+          .call_end = "</function>",
+          .key = "<parameter=",
+          .key_end = ">",
+          .text_key_end = ">",
+          .value = "",
+          .value_end = "</parameter>",
+          .has_lines = true,
+          .bare = "<function="};
+}
+
 std::vector<grammar::CallForm> call_forms() {
   return {{.name = "f",
            .parameters = {{.name = "path",
@@ -557,9 +571,9 @@ TEST(Constraint, CallsAsQwen3CoderWritesThem) {
   const std::string path = set("path", "a\n</param <b>\n"), days = set("days", "3");
   const std::string good = open + path + days + close;
   for (const bool once : {false, true}) {
-    Constraint constraint(
-        grammar::coder_calls_language(call_forms(), {"<tool_call>", "</tool_call>"}, once, {}),
-        tokens());
+    Constraint constraint(grammar::tag_calls_language(call_forms(), coder_words(),
+                                                      {"<tool_call>", "</tool_call>"}, once, {}),
+                          tokens());
     for (const std::string& text :
          {std::string(), std::string("a <b> <funct <tool"), good, "so <" + good,
           open + path + set("mode", "b") + days + close, open + set("path", "") + days + close,
@@ -586,8 +600,9 @@ TEST(Constraint, TextsOfQwen3CodersCallsAreHeldToTheirSchemas) {
                          .is_text = true,
                          .texts = {},
                          .schema = json::parse(schema, "test")}}}};
-    Constraint constraint(
-        grammar::coder_calls_language(forms, {"<tool_call>", "</tool_call>"}, true, {}), tokens());
+    Constraint constraint(grammar::tag_calls_language(forms, coder_words(),
+                                                      {"<tool_call>", "</tool_call>"}, true, {}),
+                          tokens());
     return matches(constraint, "<tool_call>\n<function=f>\n<parameter=x>\n" + text +
                                    "\n</parameter>\n</function>\n</tool_call>");
   };
@@ -623,7 +638,8 @@ TEST(Constraint, CallsByName) {
   const std::string one = R"(<c>f<s>{"days": 3}<e>)", other = "<c>g<s>{}<e>",
                     fenced = "<c>function<s>g\n```json\n{}\n```<e>";
   for (const bool once : {false, true}) {
-    Constraint constraint(grammar::named_calls_language(calls, ways, {"<a>", "</a>"}, once, {}),
+    Constraint constraint(grammar::named_calls_language(calls, ways, {"<a>", "</a>", true}, once,
+                                                        {}, grammar::Spelling::json),
                           tokens());
     for (const std::string& text : {std::string("text"), "<a>" + one + "</a>",
                                     "<a>" + other + "</a>", "so <a>" + fenced + "</a>"})
@@ -633,7 +649,8 @@ TEST(Constraint, CallsByName) {
           std::string("<a><c>h<s>{}<e></a>"), std::string("<a><c>g<s>{}</a>")})
       EXPECT_FALSE(matches(constraint, text)) << text;
     EXPECT_EQ(matches(constraint, "<a>" + one + "\n" + other + "</a>"), !once);
-    Constraint bare(grammar::named_calls_language(calls, plain, {"[TOOL_CALLS]", ""}, once, {}),
+    Constraint bare(grammar::named_calls_language(calls, plain, {"[TOOL_CALLS]", ""}, once, {},
+                                                  grammar::Spelling::json),
                     tokens());
     EXPECT_TRUE(matches(bare, "[TOOL_CALLS]g[ARGS]{}"));
     EXPECT_EQ(matches(bare, R"(x [TOOL_CALLS]g[ARGS]{}[TOOL_CALLS]f[ARGS]{"days": 1})"), !once);
