@@ -73,7 +73,7 @@ class CliTest(unittest.TestCase):
             self.assertTrue(stderr.startswith("invar: ") and stderr.endswith("\n"))
             self.assertEqual(stderr.count("\n"), 1)
             self.assertIn(text, stderr)
-            self.assertLess(len(stderr), 600)
+            self.assertLess(len(stderr), 800)  # the names of all presets are 580
 
     def copy_of_model(self, name):
         copy = self.root / name
