@@ -117,7 +117,8 @@ def bodies():
                 ("a document that does not fit", "/v1/rerank", {"query": "x", "documents": ["word " * 3000]}, ""), ("no texts", "/v1/score", {}, "text_1"),
                 ("lists of two lengths", "/v1/score", {"text_1": ["a", "b"], "text_2": ["c", "d", "e"]}, "text_1"),
                 ("nothing to count", RESPONSES + "/input_tokens", {}, "input"), ("calls without a name", COMPLETIONS, {"prompt": "x", "structured_outputs": {"calls": {
-                    "open": "<a>", "close": "b", "once": True, "call": {}, "forms": [{}]}}}, "name"),
+                    "open": "<a>", "close": "b", "once": True, "call": {}, "forms": [{}]}}}, ""),
+                ("calls between nothing", COMPLETIONS, {"prompt": "x", "structured_outputs": {"calls": {"open": "", "close": "", "once": False, "call": {}, "forms": [{}]}}}, "name"),
                 ("calls by numbers", COMPLETIONS, {"prompt": "x", "structured_outputs": {"calls": {"open": "<a>", "close": "b", "once": True, "call": {}, "named": [{"name": 1, "arguments": 2}], "words": [3]}}}, ""),
                 ("negative ids", "/detokenize", {"tokens": [-1]}, "token"), ("ids that are texts", "/detokenize", {"tokens": ["a"]}, "token"), ("nothing to tokenize", "/tokenize", {}, "prompt"))
 
