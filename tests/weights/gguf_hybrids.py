@@ -5,7 +5,7 @@ import json, pathlib, struct
 import numpy
 
 BF16, F32 = 30, 0  # as ggml numbers them
-KINDS = {"u32": 4, "i32": 5, "f32": 6, "bool": 7, "text": 8, "list": 9}
+KINDS = {"u32": 4, "i32": 5, "f32": 6, "bool": 7, "text": 8, "list": 9, "i64": 11}
 
 
 def read_directory(folder):
@@ -52,6 +52,8 @@ def as_value(value):
     """Its kind, and its bytes."""
     if isinstance(value, bool):
         return KINDS["bool"], struct.pack("<?", value)
+    if isinstance(value, int) and not 0 <= value < 1 << 32:
+        return KINDS["i64"], struct.pack("<q", value)
     if isinstance(value, int):
         return KINDS["u32"], struct.pack("<I", value)
     if isinstance(value, float):

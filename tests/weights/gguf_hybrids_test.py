@@ -124,11 +124,13 @@ def check_module(made, folder):
 def check_sections(made, folder):
     """Pairs that turn by no position, or by more than there are: one sentence, at once."""
     found, faults = Converted(made), 0
-    for pairs, sections in ((None, [3, 3, 1, 0]), (None, 5), (1 << 47, [1 << 46, 1 << 46, 1 << 46, 0]), (None, [-(1 << 62)] * 4)):
+    cases = ((None, [3, 3, 1, 0], "rope.dimension_sections"), (None, 5, "rope.dimension_sections"),
+             (None, [-(1 << 62)] * 4, "rope.dimension_sections"), (1 << 47, [1 << 46] * 4, "partial_rotary_factor"))
+    for pairs, sections, sentence in cases:
         keys = found.keys | {f"{found.name}.rope.dimension_sections": sections} | ({f"{found.name}.rope.dimension_count": pairs} if pairs else {})
         write(folder / "sections.gguf", keys, found.tensors)
         here = answer(folder / "sections.gguf")
-        good = f"{found.name}.rope.dimension_" in here and len(here.splitlines()) == 1
+        good = sentence in here and len(here.splitlines()) == 1
         faults += not good
         if not good:
             print(f"expected a sentence on the sections {sections}, found {here!r}")
