@@ -7,8 +7,7 @@ MARKS = ("<|fim_prefix|>", "<|fim_suffix|>", "<|fim_middle|>")
 
 
 def make_middle(invar, folder):
-    """Writes the model into `folder`: three of its tokens are named as the marks, and none ends an answer, so that requests without a
-    seed have as many tokens as they ask for. Returns the id of each mark by its name."""
+    """Writes the model into `folder`: three of its tokens are named as the marks. Returns the id of each mark by its name."""
     subprocess.run([invar, "make-model", folder], check=True, capture_output=True)
     path = pathlib.Path(folder, "tokenizer.json")
     tokenizer = json.loads(path.read_text())
@@ -21,8 +20,4 @@ def make_middle(invar, folder):
     tokenizer["added_tokens"] += [{"id": at, "content": name, "special": True, "single_word": False, "lstrip": False, "rstrip": False, "normalized": False}
                                   for name, at in marks.items()]
     path.write_text(json.dumps(tokenizer))
-    for name in ("config.json", "generation_config.json"):
-        file = pathlib.Path(folder, name)
-        if file.exists():
-            file.write_text(json.dumps({key: value for key, value in json.loads(file.read_text()).items() if key != "eos_token_id"}))
     return marks
