@@ -93,6 +93,16 @@ double share_of_bandwidth(const Printer& printer, Model& model) {
   return rate * static_cast<double>(model.weight_bytes_per_token()) / measure_read_bandwidth(model);
 }
 
+// The parameters of the draws. A seed that signed integers have no room for is a text.
+json::Value sampling_json(const SamplingParams& p) {
+  json::Value v = defaults_json(p);
+  if (p.presence_penalty != 0) v.set("presence_penalty", double{p.presence_penalty});
+  if (p.frequency_penalty != 0) v.set("frequency_penalty", double{p.frequency_penalty});
+  const auto seed = static_cast<int64_t>(p.seed);
+  v.set("seed", seed >= 0 ? json::Value(seed) : json::Value(std::to_string(p.seed)));
+  return v;
+}
+
 json::Value report(const Printer& printer, Model& model, const GenerateFlags& flags,
                    const Tokenizer& tokenizer) {
   const TextAnswer& a = printer.answer();
@@ -105,9 +115,7 @@ json::Value report(const Printer& printer, Model& model, const GenerateFlags& fl
   v.set("first_token_seconds", printer.first_token());
   v.set("decode_tokens_per_second", printer.decode_rate());
   v.set("share_of_read_bandwidth", share_of_bandwidth(printer, model));
-  json::Value sampling = defaults_json(flags.params);
-  sampling.set("seed", static_cast<int64_t>(flags.params.seed));
-  v.set("sampling", std::move(sampling));
+  v.set("sampling", sampling_json(flags.params));
   if (printer.drafted() > 0) {
     v.set("draft_tokens", printer.drafted());
     v.set("accepted_tokens", printer.accepted());
@@ -132,6 +140,9 @@ std::string sampling_words(const SamplingParams& p, const ModelOptions& model) {
   if (p.min_p > 0) text += fmt::format(", min_p {:g}", p.min_p);
   if (p.repetition_penalty != 1)
     text += fmt::format(", repetition_penalty {:g}", p.repetition_penalty);
+  if (p.presence_penalty != 0) text += fmt::format(", presence_penalty {:g}", p.presence_penalty);
+  if (p.frequency_penalty != 0)
+    text += fmt::format(", frequency_penalty {:g}", p.frequency_penalty);
   const std::string from = find_sampling_defaults(model).from;
   return fmt::format("{}, seed {}{}", text, p.seed,
                      from == "none" ? "" : "; what no option says is of " + from);

@@ -30,7 +30,8 @@ TEST(Presets, GoThroughTheirConfigurations) {
     const json::Value written = json::parse(json::dump(config_json(config), 2), name);
     EXPECT_EQ(parse_model_config(written, generation_config_json(config), name), config) << name;
   }
-  expect_message(error_of([] { preset_spec("gpt-2"); }), "expected a preset of tiny, bench-100m");
+  expect_message(error_of([] { preset_spec("gpt-2"); }),
+                 "presets that invar make-model --help names, found \"gpt-2\"");
 }
 
 // The published numbers of parameters.

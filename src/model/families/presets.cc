@@ -81,8 +81,8 @@ DecoderSpec preset_spec(std::string_view name) {
   for (const PresetConfig& preset : preset_configs())
     if (preset.name == name)
       return parse_model_config(json::parse(std::string(preset.config), name), {}, name).spec;
-  fail_usage("expected a preset of {}, found {}", fmt::join(preset_names(), ", "),
-             json::quoted(name));
+  fail_usage("expected one of the {} presets that invar make-model --help names, found {}",
+             preset_names().size(), json::quoted(name));
 }
 
 DecoderSpec override_spec(DecoderSpec spec, const SpecOverrides& overrides) {
