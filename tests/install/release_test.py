@@ -86,12 +86,15 @@ class Release(unittest.TestCase):
             self.assertTrue(os.access(SOURCE / script, os.X_OK), script)
 
     def test_a_tarball_brings_its_libraries_and_is_tried(self):
+        (self.folder / "out").mkdir()
+        (self.folder / "out/earlier.whl").write_bytes(b"made by an earlier call")
         status, said = self.asked("--dry-run", "--only", "tarball")
         self.assertEqual(status, 0, said)
         if not shutil.which("patchelf"):
             return self.assertIn("not made  tarball: patchelf is not installed", said)
         [made] = (self.folder / "out").glob("invar-*.tar.xz")
-        self.assertIn(made.name, (self.folder / "out/SHA256SUMS").read_text())
+        sums = (self.folder / "out/SHA256SUMS").read_text()
+        self.assertEqual([line.split()[1] for line in sums.splitlines()], ["earlier.whl", made.name])
         names = {pathlib.PurePath(name).name: name for name in tarfile.open(made).getnames()}
         self.assertTrue({"invar", "libcurl.so.4", "config.json", "README.md"} <= set(names), sorted(names))
         self.assertFalse({"libc.so.6", "libstdc++.so.6"} & set(names), "those of every Linux are not brought")
