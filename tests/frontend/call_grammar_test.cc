@@ -188,7 +188,7 @@ TEST(CallGrammar, StrictCallsFollowTheirSchema) {
   }
 }
 
-// Of a tool that is not strict the grammar holds the name alone.
+// The grammar holds the name alone of a tool that is not strict.
 TEST(CallGrammar, OthersAreAnyCallsOfTheTools) {
   for (const Format& format : formats()) {
     json::Value both = tools(true);

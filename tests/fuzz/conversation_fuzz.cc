@@ -191,7 +191,7 @@ Value schema(Choices& choices) {
   return made;
 }
 
-// What a custom tool's text is held to, as chat completions or responses have it.
+// The form of a custom tool's text, as chat completions or responses have it.
 Value format(Choices& choices) {
   static constexpr std::string_view kSyntaxes[] = {"regex", "lark", ""};
   Object made = {{"type", "grammar"}}, inner;

@@ -56,7 +56,7 @@ Disagreement disagreement(Landscape& landscape, const ParameterLayout::Slot& slo
   double length = 0;
   for (const double g : along) length += g * g;
   length = std::sqrt(length);
-  // What moves nothing has no gradient: the bias of a choice, an expert that nobody chose.
+  // A tensor that moves nothing has no gradient: the bias of a choice, an expert that nobody chose.
   const bool is_flat = length == 0;
   for (double& g : along) g = is_flat ? 1 : g / length;
   const double slope = landscape.slope(slot.offset, along, 1e-4);

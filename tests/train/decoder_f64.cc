@@ -333,7 +333,7 @@ class Model {
     return product(gates, down, layer, spec_.hidden, at(down_bias, layer));
   }
 
-  // Of all experts; weights are 0 of those that are not chosen.
+  // Scores and weights of all experts; those that are not chosen have weights of 0.
   struct Route {
     Vector scores, weights;
   };
@@ -371,7 +371,7 @@ class Model {
         choice[e] = -1;
   }
 
-  // What the expert that all rows go through gives, behind its gate.
+  // The output of the expert that all rows go through, behind its gate.
   Rows shared_expert(const Rows& x, int layer, const ExpertsSpec& spec) const {
     using enum TensorRole;
     Rows gated = product(x, shared_gate, layer, spec.shared_width);
