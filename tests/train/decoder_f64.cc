@@ -2,11 +2,11 @@
 
 #include <algorithm>
 #include <cmath>
-#include <map>
 
 #include "heads_f64.h"
 #include "model/rope_table.h"
 #include "model/taps.h"
+#include "route_f64.h"
 
 namespace invar {
 
@@ -30,10 +30,13 @@ class Model {
     }
   }
 
-  // The residual stream after the layers.
-  Rows hidden(const std::vector<int32_t>& tokens) const {
+  // The residual stream after the layers. Rows go through these experts, if any are named.
+  Rows hidden(const std::vector<int32_t>& tokens, const ExpertsOfRows& chosen = {}) const {
     Rows h = embedded(tokens);
-    for (int layer = 0; layer < spec_.layers; ++layer) block(h, layer);
+    for (int layer = 0; layer < spec_.layers; ++layer) {
+      const auto of_layer = chosen.find(layer);
+      block(h, layer, of_layer == chosen.end() ? std::span<const int32_t>() : of_layer->second);
+    }
     return h;
   }
 
@@ -82,7 +85,7 @@ class Model {
     return h;
   }
 
-  void block(Rows& h, int layer) const {
+  void block(Rows& h, int layer, std::span<const int32_t> chosen = {}) const {
     using enum TensorRole;
     const Rows before = h;
     const LayerSpec one = spec_.layer(layer);
@@ -95,7 +98,7 @@ class Model {
     } else if (taps_of(one) > 0) {
       add(h, recurrent(h, layer));
     }
-    if (one.experts()) return add(h, experts(h, layer));
+    if (one.experts()) return add(h, experts(h, layer, chosen));
     if (!one.ffn()) return;
     const Rows made = ffn(one.ffn()->is_parallel ? before : h, layer);
     add(h, is_after(one.ffn()->norms) ? norms(made, ffn_out_norm, layer) : made);
@@ -333,44 +336,6 @@ class Model {
     return product(gates, down, layer, spec_.hidden, at(down_bias, layer));
   }
 
-  // Scores and weights of all experts; those that are not chosen have weights of 0.
-  struct Route {
-    Vector scores, weights;
-  };
-  static Route routed(const Routing& how, Vector scores, const double* bias) {
-    const bool shares = how.score == ExpertScore::softmax;
-    double sum = 0, total = how.epsilon;
-    for (double& x : scores) sum += x = std::exp(x);
-    for (double& x : scores) x /= shares ? sum : 1 + x;
-    Vector choice = scores;
-    for (size_t e = 0; e < choice.size() && bias; ++e) choice[e] += bias[e];
-    if (how.groups > 1) leave_groups(how, choice);
-    Vector sorted = choice;
-    std::sort(sorted.begin(), sorted.end(), std::greater());
-    const double least = sorted[static_cast<size_t>(how.chosen) - 1];
-    Route route{scores, scores};
-    for (size_t e = 0; e < choice.size(); ++e)
-      total += route.weights[e] = choice[e] < least ? 0 : scores[e];
-    for (double& x : route.weights) x *= how.scale / (how.renormalised ? total : 1);
-    return route;
-  }
-
-  // The groups whose two best add up to the most stay.
-  static void leave_groups(const Routing& how, Vector& choice) {
-    const int64_t size = how.experts / how.groups;
-    Vector best;
-    for (auto begin = choice.begin(); begin != choice.end(); begin += size) {
-      Vector group(begin, begin + size);
-      std::sort(group.begin(), group.end(), std::greater());
-      best.push_back(group[0] + group[1]);
-    }
-    Vector sorted = best;
-    std::sort(sorted.begin(), sorted.end(), std::greater());
-    for (size_t e = 0; e < choice.size(); ++e)
-      if (best[e / static_cast<size_t>(size)] < sorted[static_cast<size_t>(how.chosen_groups) - 1])
-        choice[e] = -1;
-  }
-
   // The output of the expert that all rows go through, behind its gate.
   Rows shared_expert(const Rows& x, int layer, const ExpertsSpec& spec) const {
     using enum TensorRole;
@@ -387,7 +352,7 @@ class Model {
     return out;
   }
 
-  Rows experts(const Rows& h, int layer) const {
+  Rows experts(const Rows& h, int layer, std::span<const int32_t> chosen) const {
     const Rows x = norms(h, TensorRole::post_norm, layer);
     using enum TensorRole;
     const ExpertsSpec spec = *spec_.layer(layer).experts();
@@ -396,9 +361,11 @@ class Model {
     const double* bias = spec.has_choice_bias ? at(choice_bias, layer) : nullptr;
     Rows out(h.size(), Vector(h[0].size()));
     if (spec.shared_width > 0) out = shared_expert(x, layer, spec);
+    const auto of_row = static_cast<size_t>(chosen.empty() ? 0 : spec.routing.chosen);
     for (size_t t = 0; t < h.size(); ++t) {
+      const auto ids = chosen.subspan(t * of_row, of_row);
       const Vector& weights =
-          routes_[layer].emplace_back(routed(spec.routing, logits[t], bias)).weights;
+          routes_[layer].emplace_back(route_f64(spec.routing, logits[t], bias, ids)).weights;
       for (size_t e = 0; e < weights.size(); ++e) {
         if (weights[e] == 0) continue;
         const int64_t from = static_cast<int64_t>(e) * ((d * f + 15) / 16 * 16);
@@ -419,8 +386,8 @@ class Model {
   const DecoderSpec& spec_;
   const ParameterLayout& layout_;
   const Vector& parameters_;
-  std::vector<Vector> cos_, sin_;                     // [layer][pair][position]
-  mutable std::map<int, std::vector<Route>> routes_;  // by layer, of all texts so far
+  std::vector<Vector> cos_, sin_;                        // [layer][pair][position]
+  mutable std::map<int, std::vector<RouteF64>> routes_;  // by layer, of all texts so far
 };
 
 }  // namespace
@@ -457,7 +424,7 @@ double loss_f64(const DecoderSpec& spec, const ParameterLayout& layout,
   const Model model(spec, layout, parameters);
   double loss = 0;
   for (const Example& example : examples) {
-    const Rows h = model.hidden(example.tokens);
+    const Rows h = model.hidden(example.tokens, example.experts);
     loss += cross_entropies(model.logits(h), example.targets, example.weights);
     if (spec.mtp_layers > 0)
       loss += cross_entropies(model.mtp_logits(h, example.next), example.mtp_targets,

@@ -2,11 +2,15 @@
 // against by finite differences.
 #pragma once
 
+#include <map>
 #include <vector>
 
 #include "model/parameters.h"
 
 namespace invar {
+
+// Of layers with experts: those that each position goes through, one position after the other.
+using ExpertsOfRows = std::map<int, std::vector<int32_t>>;
 
 // One sequence of a training batch. Token i + 1 is the target of token i; weights[i] is what its
 // cross-entropy counts.
@@ -18,6 +22,9 @@ struct Example {
   // it is to say, what that counts. Empty without one.
   std::vector<int32_t> next, mtp_targets;
   std::vector<double> mtp_weights;
+  // What the engine chose. Empty: as the routers say, where two may be so near that its rounding
+  // turns them.
+  ExpertsOfRows experts = {};
 };
 
 // Logits of all positions of a text, [positions][V].
