@@ -149,10 +149,11 @@ void take_sampling(const std::string& text, ServeFlags& flags) {
                all.type_name());
   for (const auto& [name, value] : all.as_object()) {
     if (!has_field<SamplingParams, &FieldFacts::of_model>(name) || !value.is_number()) {
-      const json::Value known = defaults_json({});
+      const json::Value defaults = defaults_json({});
+      std::vector<std::string> known;
+      for (const auto& field : defaults.as_object()) known.push_back(field.first);
       fail_usage("expected numbers under {} in --override-generation-config, found {}: {}",
-                 fmt::join(known.as_object() | std::views::keys, ", "), json::quoted(name),
-                 json::excerpt(value));
+                 fmt::join(known, ", "), json::quoted(name), json::excerpt(value));
     }
     flags.sampling.set(name, value);
   }

@@ -104,7 +104,7 @@ void AdapterStep::find_targets() {
   for (const Used& used : used())
     if (used.slot->targets >= 0) targets_.push_back(used.slot->targets);
   std::ranges::sort(targets_);
-  targets_.erase(std::ranges::unique(targets_).begin(), targets_.end());
+  targets_.erase(std::unique(targets_.begin(), targets_.end()), targets_.end());
 }
 
 void AdapterStep::build_tables(const Decoder& decoder, int64_t rows) {

@@ -51,7 +51,7 @@ void AdapterTableBuilder::put(const Decoder& decoder, int32_t slot, const Adapte
 // Gives a number to matrices that no adapter before has stood beside.
 void AdapterTableBuilder::add_products(const AdapterWeights& weights) {
   for (const auto& [matrix, beside] : weights.products()) {
-    Product& product = products_.try_emplace(matrix, std::ssize(products_)).first->second;
+    Product& product = products_.try_emplace(matrix, Product{std::ssize(products_)}).first->second;
     product.tensors = std::max(product.tensors, static_cast<int32_t>(beside.outputs.size()));
   }
 }

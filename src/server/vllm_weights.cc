@@ -83,7 +83,7 @@ void Server::expect_no_transfer() const {
 
 void Server::begin_update() {
   expect_no_transfer();
-  update_.emplace();
+  update_ = Update{};
 }
 
 // No bit depends on a drafter's weights.

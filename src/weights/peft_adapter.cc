@@ -217,8 +217,8 @@ LoraAdapter open_peft_adapter(const std::string& directory) {
           .first->second.factors.push_back(factors);
       continue;
     }
-    AdapterModule module =
-        adapter_module(*tensors, name, factors, [&](char which) { return peft_name(name, which); });
+    AdapterModule module = adapter_module(
+        *tensors, name, factors, [&name = name](char which) { return peft_name(name, which); });
     const int64_t rank = config.rank_of(name);
     if (module.rank != rank)
       fail("{}: expected the rank {} of the configuration, found A of [{}, {}]",
