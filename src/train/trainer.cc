@@ -133,10 +133,6 @@ void Trainer::check_device_options() const {
   for (const LayerSpec& layer : o.model.spec.layer_specs) {
     refuse_where(layer.attention() && layer.attention()->has_output_gate,
                  "backward of an output gate of attention");
-    refuse_where(layer.experts() && layer.experts()->shared_width > 0,
-                 "backward of a shared expert");
-    refuse_where(layer.experts() && layer.experts()->routing.score != ExpertScore::softmax,
-                 "backward of a router that is not a softmax");
     refuse_where(layer.ffn() && layer.ffn()->curve == Nonlinearity::relu_squared,
                  "backward of a squared ReLU");
   }

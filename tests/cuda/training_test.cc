@@ -49,11 +49,26 @@ struct Trained {
   std::vector<float> log_probabilities, entropies;
 };
 
-Trained train(TrainerOptions options, const std::string& device, int steps = 2) {
+// A random start, but for the biases of choices, which a model that has been trained has: without
+// them such a start has zeros.
+TrainingState start_of(TrainerOptions options, float biases) {
+  options.device = "cpu";
+  options.ranks = 1;
+  TrainingState state;
+  Trainer(options, 1).copy_state(state);
+  const ParameterLayout layout(options.model.spec);
+  for (const ParameterLayout::Slot& slot : layout.slots())
+    for (int64_t i = 0; slot.tensor.role == TensorRole::choice_bias && i < slot.count; ++i)
+      state.master[static_cast<size_t>(slot.offset + i)] = biases * static_cast<float>(i * 3 % 4);
+  return state;
+}
+
+Trained train(TrainerOptions options, const std::string& device, int steps = 2,
+              float biases = 0.125f) {
   options.device = device;
   Numbers source(options.model.spec.vocab, options.context);
   RowPacker packer(source, options.context, 0);
-  Trainer trainer(options, 1);
+  Trainer trainer(options, start_of(options, biases));
   std::vector<PackedRow> rows;
   for (int step = 0; step < steps; ++step) {
     rows.clear();
@@ -96,7 +111,22 @@ std::vector<TinyModel> all_models() {
   std::vector<TinyModel> models = tiny_models();
   for (const TinyModel& model : tiny_models_of_other_norms())
     if (model.spec.norm == NormKind::rms) models.push_back(model);  // no trainer writes the others
-  // Whole tiles of products, heads of every width.
+  for (const TinyModel& model : tiny_models_of_experts()) models.push_back(model);
+  // Whole tiles of products, of experts, and of heads of every width.
+  DecoderSpec experts = tiny_spec("qwen2_moe");
+  experts.hidden = 192;
+  experts.vocab = 300;
+  experts.set_layers(
+      {.parts = {AttentionSpec{}, ExpertsSpec{.routing = {.experts = 16,
+                                                          .chosen = 4,
+                                                          .score = ExpertScore::sigmoid,
+                                                          .groups = 4,
+                                                          .chosen_groups = 2,
+                                                          .renormalised = true},
+                                              .width = 160,
+                                              .shared_width = 352,
+                                              .shared_gate = true}}});
+  models.push_back({"wide_experts", experts});
   for (const int head_dim : {64, 96, 128, 256}) {
     DecoderSpec wide = tiny_spec("qwen3");
     wide.qk_norm = true;
@@ -191,6 +221,24 @@ TEST_F(TrainerOnGpu, has_bits_that_do_not_depend_on_batches) {
         expect_the_cpus(options, expected, train(options, "cuda", 1));
       }
   }
+}
+
+// Biases of choices choose and stay, beside the loss that balances experts.
+TEST_F(TrainerOnGpu, chooses_experts_by_their_biases) {
+  const DecoderSpec spec = tiny_models_of_experts()[1].spec;
+  TrainerOptions options = options_of(spec);
+  options.balance = 0.05;
+  const Trained expected = train(options, "cpu"), found = train(options, "cuda");
+  expect_the_cpus(options, expected, found);
+  const TrainingState start = start_of(options, 0.125f);
+  const int64_t at = ParameterLayout(spec).offset(TensorRole::choice_bias, 1);
+  for (int e = 0; e < spec.layer(1).experts()->routing.experts; ++e)
+    EXPECT_EQ(found.state.master[static_cast<size_t>(at + e)],
+              start.master[static_cast<size_t>(at + e)]);
+  const ParameterLayout layout(spec);
+  EXPECT_NE(differing(layout, train(options, "cpu", 2, 0).state.first, found.state.first), "");
+  options.balance = 0;
+  EXPECT_NE(differing(layout, train(options, "cpu").state.first, found.state.first), "");
 }
 
 // The foil: another group count is another sum.

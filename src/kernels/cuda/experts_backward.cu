@@ -30,6 +30,25 @@ __global__ __launch_bounds__(kThreads) void pair_gradients_kernel(
   if (threadIdx.x % kWarp == 0) p.d_weights[i] = sum;
 }
 
+// A warp has a row.
+__global__ __launch_bounds__(kThreads) void shared_gradients_kernel(
+    const __grid_constant__ SharedGradientsParams p) {
+  const int64_t t = warp_of_grid();
+  if (t >= p.rows) return;
+  const float gate = routing::logistic(p.z[t * p.z_stride]);
+  const float *d = p.d + t * p.width, *y = p.y + t * p.y_stride;
+  bf16_t* out = row_of(p.out, t);
+  float lanes[2] = {};
+  for (int64_t n = threadIdx.x % kWarp, half = 0; n < p.width; n += kWarp, half ^= 1) {
+    lanes[half] = __fmaf_rn(d[n], y[n], lanes[half]);
+    out[n] = f32_to_bf16(gate * d[n]);
+  }
+  for (int64_t n = p.width + threadIdx.x % kWarp; n < round_up(p.width, kLeafPad); n += kWarp)
+    out[n] = bf16_t{0};
+  const float sum = halve64(lanes[0], lanes[1]);
+  if (threadIdx.x % kWarp == 0) p.d_gates[t] = sum;
+}
+
 __global__ __launch_bounds__(kThreads) void sum_pairs_kernel(
     const __grid_constant__ SumPairsParams p) {
   const int64_t at = thread_of_grid(), t = at / p.width, n = at % p.width;
@@ -56,24 +75,40 @@ __device__ void score_gradients(const RouterBackwardParams& p, int64_t t, const 
   }
 }
 
+// Scores from logits, and the gradients of logits from those of scores.
+__device__ void scores_of(const Routing& how, float* x) {
+  if (how.score == ExpertScore::softmax)
+    return routing::share_out(x, how.experts, [](int) { return true; });
+  for (int e = 0; e < how.experts; ++e) x[e] = routing::logistic(x[e]);
+}
+__device__ void through_scores(const Routing& how, const float* scores, float* d) {
+  float mean = 0.0f;
+  for (int e = 0; e < how.experts; ++e) mean = __fmaf_rn(d[e], scores[e], mean);
+  for (int e = 0; e < how.experts; ++e)
+    d[e] = how.score == ExpertScore::softmax ? scores[e] * (d[e] - mean)
+                                             : d[e] * (scores[e] * (1.0f - scores[e]));
+}
+
 // A thread has a row.
 __global__ __launch_bounds__(kRouterThreads) void router_backward_kernel(
     const __grid_constant__ RouterBackwardParams p) {
   float scores[Routing::kMaxExperts], d[Routing::kMaxExperts];
   const int64_t t = thread_of_grid();
-  const int experts = p.how.experts;
+  const int experts = p.how.experts, columns = experts + (p.d_gates ? 1 : 0);
   if (t >= p.rows) return;
   for (int e = 0; e < experts; ++e) {
     scores[e] = p.logits[t * p.stride + e];
     d[e] = p.balance ? p.balance[t / p.balance_rows * experts + e] : 0.0f;
   }
-  routing::share_out(scores, experts, [](int) { return true; });
+  scores_of(p.how, scores);
   score_gradients(p, t, scores, d);
-  float mean = 0.0f;
-  for (int e = 0; e < experts; ++e) mean = __fmaf_rn(d[e], scores[e], mean);
-  bf16_t* out = static_cast<bf16_t*>(p.out.data) + t * p.out.stride;
-  for (int e = 0; e < round_up(experts, kLeafPad); ++e)
-    out[e] = e < experts ? f32_to_bf16(scores[e] * (d[e] - mean)) : bf16_t{0};
+  through_scores(p.how, scores, d);
+  bf16_t* out = row_of(p.out, t);
+  for (int e = 0; e < round_up(columns, kLeafPad); ++e)
+    out[e] = e < experts ? f32_to_bf16(d[e]) : bf16_t{0};
+  if (!p.d_gates) return;
+  const float gate = routing::logistic(p.logits[t * p.stride + experts]);
+  out[experts] = f32_to_bf16(p.d_gates[t] * (gate * (1.0f - gate)));
 }
 
 __global__ __launch_bounds__(kThreads) void gather_leaves_kernel(
@@ -92,6 +127,11 @@ void pair_gradients(const PairGradientsParams& p, const Execution& on) {
   if (p.rows == 0) return;
   launch("gradients of experts", pair_gradients_kernel,
          {blocks_of(p.rows * p.chosen * kWarp), kThreads, 0}, on, p);
+}
+void shared_gradients(const SharedGradientsParams& p, const Execution& on) {
+  if (p.rows == 0) return;
+  launch("gradients of a shared expert", shared_gradients_kernel,
+         {blocks_of(p.rows * kWarp), kThreads, 0}, on, p);
 }
 void sum_pairs(const SumPairsParams& p, const Execution& on) {
   if (p.rows == 0) return;

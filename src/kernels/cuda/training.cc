@@ -59,7 +59,7 @@ TrainingKernels training_table() {
           .sum_pairs = sum_pairs,
           .router_backward = router_backward,
           .gather_leaves = gather_leaves,
-          .shared_gradients = nullptr,
+          .shared_gradients = shared_gradients,
           .short_conv_backward = nullptr,
           .gated_norm_backward = nullptr,
           .recurrent_gates_backward = nullptr,

@@ -25,6 +25,7 @@ void adam(const AdamParams& p, const Execution& on);
 void add_gradient(const AddGradientParams& p, const Execution& on);
 void pick(const PickParams& p, const Execution& on);
 void pair_gradients(const PairGradientsParams& p, const Execution& on);
+void shared_gradients(const SharedGradientsParams& p, const Execution& on);
 void sum_pairs(const SumPairsParams& p, const Execution& on);
 void router_backward(const RouterBackwardParams& p, const Execution& on);
 void gather_leaves(const GatherLeavesParams& p, const Execution& on);
