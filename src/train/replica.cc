@@ -6,7 +6,6 @@
 
 #include "base/error.h"
 #include "model/families/trained_source.h"
-#include "train/device_weights.h"
 #include "train/packed_batch.h"
 
 namespace invar {
@@ -156,11 +155,9 @@ void Trainer::Replica::publish() {
 
 void Trainer::Replica::pack_weights() {
   const DecoderSpec& spec = options_.model.spec;
-  if (is_loaded_ && can_pack_on_device(on_, spec))
-    return pack_on_device(on_, spec, layout_, rounded_.data(), decoder_weights_,
-                          decoder_.execution);
+  if (packing_) return packing_->pack(rounded_.data(), decoder_weights_, decoder_.execution);
   decoder_weights_.reload(spec, *weights_, *device_, pool_);
-  is_loaded_ = true;
+  if (can_pack_on_device(on_, spec)) packing_.emplace(on_, spec, layout_);
 }
 
 // Where the chains of a tensor's uses meet: gradient = gradient + the chain at `from`.

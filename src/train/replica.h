@@ -11,6 +11,7 @@
 #include "model/backward.h"
 #include "model/forward.h"
 #include "train/device_scores.h"
+#include "train/device_weights.h"
 #include "train/gathered_weights.h"
 #include "train/model_weights.h"
 #include "train/packed_batch.h"
@@ -143,7 +144,7 @@ class Trainer::Replica {
   const OwnedTensors& owned_;
   DeviceArray<float> master_, first_, second_;  // of the owned tensors
   DeviceArray<bf16_t> rounded_;                 // the master weights as the forward sees them
-  bool is_loaded_ = false;                      // the forward's weights have their memory
+  std::optional<DevicePacking> packing_;        // once the forward's weights have their memory
   const std::shared_ptr<ModelWeights> model_weights_;
   DecoderWeights& decoder_weights_;
   TransposedWeights& transposed_;

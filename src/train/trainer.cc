@@ -129,13 +129,6 @@ void Trainer::check_device_options() const {
   };
   refuse_where(o.group != nullptr, "data-parallel ranks in processes of their own");
   refuse_where(o.model.spec.head_dim > 256, "backward of heads of more than 256 elements");
-  refuse_where(has_states(o.model.spec), "backward of layers with a state");
-  for (const LayerSpec& layer : o.model.spec.layer_specs) {
-    refuse_where(layer.attention() && layer.attention()->has_output_gate,
-                 "backward of an output gate of attention");
-    refuse_where(layer.ffn() && layer.ffn()->curve == Nonlinearity::relu_squared,
-                 "backward of a squared ReLU");
-  }
 }
 
 // Refuses what is not done beside an adapter.

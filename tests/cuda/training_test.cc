@@ -111,6 +111,7 @@ std::vector<TinyModel> all_models() {
   std::vector<TinyModel> models = tiny_models();
   for (const TinyModel& model : tiny_models_of_other_norms())
     if (model.spec.norm == NormKind::rms) models.push_back(model);  // no trainer writes the others
+  for (const TinyModel& model : tiny_models_with_states()) models.push_back(model);
   for (const TinyModel& model : tiny_models_of_experts()) models.push_back(model);
   // Whole tiles of products, of experts, and of heads of every width.
   DecoderSpec experts = tiny_spec("qwen2_moe");
@@ -151,9 +152,9 @@ TEST_P(TrainingOnGpu, gives_the_weights_of_a_cpu) {
   expect_the_cpus(options, train(options, "cpu"), train(options, "cuda"));
 }
 
-// Few rows: what a CPU does in the order of tensor cores takes its time.
+// Few rows: what a CPU does in the order of tensor cores takes its time. States move at boundaries.
 TEST_P(TrainingOnGpu, gives_the_weights_of_a_cpu_in_order_hopper) {
-  TrainerOptions options = options_of(GetParam().spec, 64);
+  TrainerOptions options = options_of(GetParam().spec, has_states(GetParam().spec) ? 160 : 64);
   options.order = Order::hopper;
   options.threads = 0;
   expect_the_cpus(options, train(options, "cpu", 1), train(options, "cuda", 1));

@@ -12,6 +12,7 @@ namespace {
 
 // The slope of a curve; gelu's is Phi(x) + x * phi(x).
 __device__ float slope(Nonlinearity curve, float x) {
+  if (curve == Nonlinearity::relu_squared) return x < 0.0f ? 0.0f : x + x;
   if (curve == Nonlinearity::gelu) {
     const float s = (x < 0.0f ? -x : x) * math::constants::kSqrtHalf;
     const float bell = math::exp(-(s * s));

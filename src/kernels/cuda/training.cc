@@ -2,6 +2,7 @@
 #include "base/check.h"
 #include "kernels/cuda/cuda_kernels.h"
 #include "kernels/cuda/operations.h"
+#include "kernels/cuda/states_backward.h"
 #include "kernels/cuda/training_operations.h"
 
 namespace invar::cuda {
@@ -60,14 +61,14 @@ TrainingKernels training_table() {
           .router_backward = router_backward,
           .gather_leaves = gather_leaves,
           .shared_gradients = shared_gradients,
-          .short_conv_backward = nullptr,
-          .gated_norm_backward = nullptr,
-          .recurrent_gates_backward = nullptr,
-          .recurrent_keys_backward = nullptr,
-          .recurrence_backward = nullptr,
-          .recurrence_scratch = [](int64_t, int64_t, int64_t) { return int64_t{0}; },
-          .row_sums = nullptr,
-          .output_gate_backward = nullptr};
+          .short_conv_backward = short_conv_backward,
+          .gated_norm_backward = gated_norm_backward,
+          .recurrent_gates_backward = recurrent_gates_backward,
+          .recurrent_keys_backward = recurrent_keys_backward,
+          .recurrence_backward = recurrence_backward<order>,
+          .recurrence_scratch = recurrence_backward_scratch,
+          .row_sums = row_sums,
+          .output_gate_backward = output_gate_backward};
 }
 
 }  // namespace

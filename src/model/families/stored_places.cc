@@ -132,6 +132,15 @@ bool stores_offsets(const DecoderSpec& spec) {
          std::ranges::all_of(tensors_of(spec), is_offset);
 }
 
+bool stores_decoders_numbers(const DecoderSpec& spec) {
+  const auto is_the_decoders = [&](const TensorSpec& tensor) {
+    const StoredAt at = place_of(spec, tensor);
+    return at.scale == 1 && !at.is_exponential && (!at.is_plus_one || tensor.shape.size() == 1);
+  };
+  return !stores_otherwise(spec) ||
+         (!spec.is_text_tower && std::ranges::all_of(tensors_of(spec), is_the_decoders));
+}
+
 bool is_stored_as_offset(const DecoderSpec& spec, const TensorSpec& tensor) {
   return place_of(spec, tensor).is_plus_one;
 }

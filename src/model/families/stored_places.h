@@ -25,6 +25,9 @@ std::string without_tower(const std::string& name);
 bool stores_otherwise(const DecoderSpec& spec);
 // Whether they hold the decoder's but for w where the decoder has 1 + w, in its vectors.
 bool stores_offsets(const DecoderSpec& spec);
+// Whether the numbers that they hold are the decoder's, in whatever places, but for w where the
+// decoder has 1 + w, in vectors.
+bool stores_decoders_numbers(const DecoderSpec& spec);
 // Whether w is stored where the decoder has 1 + w.
 bool is_stored_as_offset(const DecoderSpec& spec, const TensorSpec& tensor);
 
