@@ -324,6 +324,8 @@ constexpr Case kCases[] = {
      .window = 130,
      .has_sinks = true},
     {.heads = 5, .kv_heads = 5, .head_dim = 40, .block_size = 32, .has_sinks = true},
+    {16, 2, 256, 64},
+    {.heads = 5, .kv_heads = 5, .head_dim = 256, .block_size = 32, .has_sinks = true},
     {.heads = 20, .kv_heads = 1, .head_dim = 576, .block_size = 64, .score_scale = 0.07},
     {.heads = 3, .kv_heads = 1, .head_dim = 288, .block_size = 32},
     {.heads = 8, .kv_heads = 1, .head_dim = 512, .block_size = 64, .score_scale = 1},

@@ -153,7 +153,8 @@ void attend_shared_of(const AttentionParams& p, const Execution& on) {
 
 bool shared_can(const AttentionParams& p) {
   return p.num_shared > 0 && p.scratch && p.window == 0 && p.out.type == DType::bf16 &&
-         tiles_can(p.kv.head_dim) && !single_reads_stored(p.kv) && parts_in(p, p.scratch).room > 0;
+         tiles_can(p.kv.head_dim) && p.kv.head_dim <= 128 && !single_reads_stored(p.kv) &&
+         parts_in(p, p.scratch).room > 0;
 }
 
 void attend_shared(const AttentionParams& p, const Execution& on) {

@@ -32,7 +32,7 @@ void attend(const AttentionParams& p, const QkvParams& rotation, const Execution
 }  // namespace
 
 bool single_can(int head_dim) {
-  return tiles_can(head_dim) || head_dim == 256;
+  return tiles_can(head_dim);
 }
 void attend_single(const AttentionParams& p, const Execution& on) {
   single_reads_stored(p.kv) ? attend_single_stored(p, on) : attend(p, {}, on);

@@ -33,24 +33,25 @@ struct TileWork {
 template <int kHeadDim>
 struct TileShape {
   static constexpr int kBoxes = (kHeadDim + 63) / 64, kSteps = (kHeadDim + 15) / 16;
+  static constexpr int kStages = kHeadDim > 128 ? 1 : kTileStages;  // as shared memory holds
   static constexpr int kFirst = 64,
                        kSecond = kHeadDim - kFirst;      // columns of values, in two halves
   static constexpr int kQueryBytes = kBoxes * 64 * 128;  // of a warpgroup
   static constexpr int kStageBytes = kBoxes * kBoxBytes;
-  static constexpr int kKeysAt = 2 * kQueryBytes, kValuesAt = kKeysAt + kTileStages * kStageBytes,
-                       kTaskAt = kValuesAt + kTileStages * kStageBytes,
+  static constexpr int kKeysAt = 2 * kQueryBytes, kValuesAt = kKeysAt + kStages * kStageBytes,
+                       kTaskAt = kValuesAt + kStages * kStageBytes,
                        kBarsAt = kTaskAt + (sizeof(Task) + 15) / 16 * 16,
-                       kBytes = kBarsAt + 16 * (2 * kTileStages + 1);
+                       kBytes = kBarsAt + 16 * (2 * kStages + 1);
 };
 
 // Its barriers, as a kernel of so many warpgroups begins; by all threads.
 struct TileRings {
   Ring keys, values, tasks;
 
-  __device__ explicit TileRings(uint32_t bars, int warpgroups = 2)
-      : keys{bars, bars + 8 * kTileStages, kTileStages},
-        values{bars + 16 * kTileStages, bars + 24 * kTileStages, kTileStages},
-        tasks{bars + 32 * kTileStages, bars + 32 * kTileStages + 8, 1} {
+  __device__ explicit TileRings(uint32_t bars, int warpgroups = 2, int stages = kTileStages)
+      : keys{bars, bars + 8 * stages, stages},
+        values{bars + 16 * stages, bars + 24 * stages, stages},
+        tasks{bars + 32 * stages, bars + 32 * stages + 8, 1} {
     if (threadIdx.x == 0) {
       keys.init(4 * warpgroups);
       values.init(4 * warpgroups);

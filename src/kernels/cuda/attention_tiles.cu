@@ -5,6 +5,7 @@
 // second half of values and the next split's keys, the warpgroups compute probabilities.
 #include "kernels/cuda/attention_quotients.cuh"
 #include "kernels/cuda/attention_tasks.cuh"
+#include "kernels/cuda/attention_wide.cuh"
 
 namespace invar::cuda {
 
@@ -154,47 +155,75 @@ __device__ void fetch(const AttentionParams& p, const TileWork& work, const CUte
 
 // ---- The warpgroups
 
-template <int kHeadDim>
-__device__ void attend(const AttentionParams& p, const TileWork& work, uint32_t base,
-                       const Task& task, const TileRings& rings) {
-  const auto write_rows = [&](auto& out, auto& out2, RowState& state, const RowRange& range,
-                              int64_t t, int head, int lane) {
-    using S = TileShape<kHeadDim>;
-    constexpr int kSecond = S::kSecond;
-    const bool wanted[2] = {range.last[0] >= 0, range.last[1] >= 0};
+// What became of a lane's two rows of a head: parts of the columns, from the first one on.
+class TileRows {
+ public:
+  __device__ TileRows(const AttentionParams& p, const TileWork& work, RowState& state,
+                      const RowRange& range, int64_t t, int head, int lane)
+      : p_(p), state_(state), t_(t), head_(head), lane_(lane) {
+    for (int r = 0; r < 2; ++r) wanted_[r] = range.last[r] >= 0;
     if (work.max && lane % 4 == 0)
       for (int r = 0; r < 2; ++r) {
-        if (!wanted[r]) continue;
+        if (!wanted_[r]) continue;
         work.max[(t + 8 * r) * p.heads + head] = state.max[r];
         work.sum[(t + 8 * r) * p.heads + head] = state.sum[r];
       }
-    if (p.sinks) {
-      state.join(p.sinks, head);
-      shrink(out, state);
-      if constexpr (kSecond > 0) shrink(out2, state);
-    }
+    if (p.sinks) state.join(p.sinks, head);
+  }
+
+  template <int... kValues>
+  __device__ void write_all(float (&... parts)[kValues]) {
+    if (p_.sinks) (shrink(parts, state_), ...);
     float low = std::numeric_limits<float>::infinity(), high = 0.0f;
-    range_of(out, low, high);
-    if constexpr (kSecond > 0) range_of(out2, low, high);
+    (range_of(parts, low, high), ...);
     const bool is_tame =
-        __all_sync(kAllLanes, low > 0x1p-70f && high < 0x1p100f && state.sum[0] < 0x1p30f &&
-                                  state.sum[1] < 0x1p30f);
-    bf16_t* const first =
-        static_cast<bf16_t*>(p.out.data) + t * p.out.stride + int64_t{head} * kHeadDim;
-    bf16_t* const to[2] = {first, first + 8 * p.out.stride};
-    [[maybe_unused]] bf16_t* const to2[2] = {to[0] + S::kFirst, to[1] + S::kFirst};
-    if (is_tame) {
-      write_tame(out, state, to, lane, wanted);
-      if constexpr (kSecond > 0) write_tame(out2, state, to2, lane, wanted);
-    } else {
-      write(out, state, to, lane, wanted);
-      if constexpr (kSecond > 0) write(out2, state, to2, lane, wanted);
-    }
-    if (head == p.heads - 1)
+        __all_sync(kAllLanes, low > 0x1p-70f && high < 0x1p100f && state_.sum[0] < 0x1p30f &&
+                                  state_.sum[1] < 0x1p30f);
+    bf16_t* first =
+        static_cast<bf16_t*>(p_.out.data) + t_ * p_.out.stride + int64_t{head_} * p_.kv.head_dim;
+    (write_part(parts, first, is_tame), ...);
+    if (head_ == p_.heads - 1)
       for (int r = 0; r < 2; ++r)
-        if (wanted[r]) clear_padding(p, t + 8 * r, lane % 4, 4);
-  };
-  attend_tasks<kHeadDim, 2>(work, base, task, rings.keys, rings.values, rings.tasks, write_rows);
+        if (wanted_[r]) clear_padding(p_, t_ + 8 * r, lane_ % 4, 4);
+  }
+
+ private:
+  template <int kValues>
+  __device__ void write_part(const float (&part)[kValues], bf16_t*& first, bool is_tame) const {
+    bf16_t* const to[2] = {first, first + 8 * p_.out.stride};
+    is_tame ? write_tame(part, state_, to, lane_, wanted_)
+            : write(part, state_, to, lane_, wanted_);
+    first += 2 * kValues;
+  }
+
+  const AttentionParams& p_;
+  RowState& state_;
+  const int64_t t_;
+  const int head_, lane_;
+  bool wanted_[2];
+};
+
+template <int kHeadDim>
+__device__ void attend(const AttentionParams& p, const TileWork& work, uint32_t base,
+                       const Task& task, const TileRings& rings) {
+  if constexpr (kHeadDim == kWideHead) {
+    attend_wide_tasks(
+        work, base, task, rings.keys, rings.values, rings.tasks,
+        [&](WideOutputs& out, RowState& state, const RowRange& range, int64_t t, int head,
+            int lane) {
+          TileRows(p, work, state, range, t, head, lane).write_all(out[0], out[1], out[2], out[3]);
+        });
+  } else {
+    attend_tasks<kHeadDim, 2>(work, base, task, rings.keys, rings.values, rings.tasks,
+                              [&](auto& out, auto& out2, RowState& state, const RowRange& range,
+                                  int64_t t, int head, int lane) {
+                                TileRows rows(p, work, state, range, t, head, lane);
+                                if constexpr (TileShape<kHeadDim>::kSecond > 0)
+                                  rows.write_all(out, out2);
+                                else
+                                  rows.write_all(out);
+                              });
+  }
 }
 
 template <int kHeadDim>
@@ -207,7 +236,7 @@ __global__ __launch_bounds__(kTileThreads,
   extern __shared__ __align__(1024) unsigned char shared[];
   const uint32_t base = shared_address(shared), bars = base + S::kBarsAt;
   Task& task = *reinterpret_cast<Task*>(shared + S::kTaskAt);
-  const TileRings rings(bars);
+  const TileRings rings(bars, 2, S::kStages);
   let_next_kernel_start();
   if (__shfl_sync(kAllLanes, static_cast<int>(threadIdx.x) / 128, 0) == 0) {
     fewer_registers<24>();
@@ -243,7 +272,8 @@ void attend_tiles_of(const AttentionParams& p, const Execution& on, float* max, 
 }  // namespace
 
 bool tiles_can(int head_dim) {
-  return head_dim == 64 || head_dim == 80 || head_dim == 96 || head_dim == 128;
+  return head_dim == 64 || head_dim == 80 || head_dim == 96 || head_dim == 128 ||
+         head_dim == kWideHead;
 }
 
 void attend_tiles(const AttentionParams& p, const Execution& on, float* max, float* sum) {
@@ -254,6 +284,8 @@ void attend_tiles(const AttentionParams& p, const Execution& on, float* max, flo
       return attend_tiles_of<80>(p, on, max, sum);
     case 96:
       return attend_tiles_of<96>(p, on, max, sum);
+    case kWideHead:
+      return attend_tiles_of<kWideHead>(p, on, max, sum);
     default:
       return attend_tiles_of<128>(p, on, max, sum);
   }
