@@ -1,9 +1,9 @@
 // Times of the GPU's kernels on the shapes of Qwen3-8B beside cuBLAS, as Markdown tables. Operands
 // are random; weights are rotated among copies larger than the L2 cache.
 // Usage: cuda_bench [products | blocks | curve | portable | attention | ragged | layers | experts |
-// lasting ...] [--layer NAME] [--rows NUMBER], all but the curve, the layers and what lasts by
-// default; --layer and --rows leave out the others. `lasting` runs each kernel for a second, so
-// that the power limit sets the clock, and reads power and clocks.
+// recurrent | lasting ...] [--layer NAME] [--rows NUMBER], all but the curve, the layers and what
+// lasts by default; --layer and --rows leave out the others. `lasting` runs each kernel for a
+// second, so that the power limit sets the clock, and reads power and clocks.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -16,6 +16,7 @@
 #include "cuda_experts.h"
 #include "cuda_layers.h"
 #include "cuda_ragged.h"
+#include "cuda_recurrent.h"
 #include "cuda_timer.h"
 #include "cuda_values.h"
 #include "device/cuda/cublas.h"
@@ -232,6 +233,17 @@ class Bench {
     std::fflush(stdout);
   }
 
+  void recurrent() {
+    fmt::print(
+        "\n| sequences | rows of each | from position | convolution, us | gates | keys | "
+        "recurrence "
+        "| norm | all | TB/s of a plain recurrence |\n|---|---|---|---|---|---|---|---|---|---|\n");
+    for (const int32_t sequences : {1, 32, 64, 256})
+      bench_recurrent(*gpu_, timer_, sequences, 1, 1000);
+    for (const int32_t rows : {16, 64, 512, 2048, 8192}) bench_recurrent(*gpu_, timer_, 1, rows, 0);
+    bench_recurrent(*gpu_, timer_, 8, 1024, 0);
+  }
+
   void ragged(std::vector<int64_t> batches) {
     if (options_.rows > 0) batches = {options_.rows};
     fmt::print(
@@ -363,6 +375,7 @@ void run(const Options& options) {
     bench.attention(Order::portable, 1024, 1024, true);
   }
   if (wanted("ragged")) bench.ragged({8, 16, 24, 32, 64, 128});
+  if (wanted("recurrent")) bench.recurrent();
   if (wanted("experts")) bench.experts({512, 4096, 32768});
   if (wanted("layers")) {
     for (const int64_t rows : {1, 32, 64}) bench.layers(rows, 1088, false);

@@ -136,6 +136,7 @@ struct ShortConvParams {
   const float* factor;  // [T][D] or null
   int64_t factor_stride;
   RowPlaces places;
+  int32_t sequences;    // of the rows: with as many of them as rows, no row sees another one
   int64_t channels;     // D
   int32_t taps;         // 2 .. kMostTaps
   const float* weight;  // [taps][D], that of a row's own input last
@@ -227,6 +228,7 @@ struct RecurrenceParams {
   int64_t out_stride;
   bool* non_finite;  // [T]: set to true when u of a row was not finite; by several shares
   Operation<MatmulParams> matmul;  // of the same table
+  void* scratch = nullptr;         // Kernels::attention_scratch bytes, or null
 };
 
 // Each of a row's groups of N elements: y = ((x * rs) * w) * f(z), or with `gate_first` y =

@@ -5,6 +5,7 @@
 #include "base/check.h"
 #include "device/cuda/cuda_stream.h"
 #include "kernels/cuda/operations.h"
+#include "kernels/cuda/recurrent_pieces.cuh"
 #include "kernels/cuda/recurrent_products.cuh"
 #include "kernels/cuda/tma.cuh"
 
@@ -387,7 +388,9 @@ void recurrence(const RecurrenceParams& p, const Execution& on) {
   if constexpr (order == Order::portable)
     if (p.layer.is_f32()) return launch_recurrence<order, float>(p, on);
   CHECK(!p.layer.is_f32(), "the order hopper is defined for bf16");
-  launch_recurrence<order, bf16_t>(p, on);
+  if (order == Order::portable || !has_own_kernels(p))
+    return launch_recurrence<order, bf16_t>(p, on);
+  recur_in_pieces(p, on);
 }
 template void recurrence<Order::portable>(const RecurrenceParams&, const Execution&);
 template void recurrence<Order::hopper>(const RecurrenceParams&, const Execution&);

@@ -24,47 +24,6 @@ __device__ float logistic(float x) {
   return 1.0f / (1.0f + math::exp(-x));
 }
 
-__global__ __launch_bounds__(kThreads) void keep_inputs_kernel(
-    const __grid_constant__ ShortConvParams p) {
-  const int64_t i = thread_of_grid(), t = i / p.channels, c = i % p.channels;
-  if (t >= p.places.rows) return;
-  float x = p.x[t * p.x_stride + c];
-  if (p.factor) x = x * p.factor[t * p.factor_stride + c];
-  if (!isfinite(x)) p.non_finite[t] = true;
-  for (int w = p.places.write_begin[t]; w < p.places.write_begin[t + 1]; ++w)
-    keep(p.inputs.at<char>(p.places.write_cell[w]), p.type, p.places.slot(t) * p.channels + c, x);
-}
-
-__global__ __launch_bounds__(kThreads) void convolve_kernel(
-    const __grid_constant__ ShortConvParams p) {
-  const int64_t width = round_up(p.channels, kLeafPad);
-  const int64_t i = thread_of_grid(), t = i / width, c = i % width;
-  if (t >= p.places.rows) return;
-  float y = 0.0f;
-  for (int j = 0; j < p.taps && c < p.channels; ++j) {
-    const char* inputs = p.inputs_of(t, p.places.positions[t] - (p.taps - 1 - j));
-    const float x = inputs ? value_at(inputs, p.type, c) : 0.0f;
-    y = __fmaf_rn(p.weight[j * p.channels + c], x, y);
-  }
-  if (c < p.channels) {
-    if (p.bias) y = y + p.bias[c];
-    if (p.silu) y = math::silu(y);
-    if (p.gate) y = y * p.gate[t * p.gate_stride + c];
-  }
-  store(p.out, t * p.out.stride + c, y);
-}
-
-// Behind the kernel before, which reads what rows here overwrite.
-__global__ __launch_bounds__(kThreads) void leave_inputs_kernel(
-    const __grid_constant__ ShortConvParams p) {
-  const int64_t i = thread_of_grid(), t = i / p.channels, c = i % p.channels;
-  if (t >= p.places.rows || !p.leaves_inputs(t)) return;
-  const int64_t first = p.places.positions[t] - (p.taps - 2);
-  for (int j = 0; j < p.taps - 1; ++j)
-    put(p.before.at<char>(p.next_state[t]), p.type, j * p.channels + c,
-        value_at(p.inputs_of(t, first + j), p.type, c));
-}
-
 // Thread i has 16 bytes of a copy.
 __global__ __launch_bounds__(kThreads) void copy_cells_kernel(
     const __grid_constant__ CopyCellsParams p) {
@@ -103,42 +62,155 @@ __device__ float inverse_root(int64_t width, float divisor, float eps, const At&
   return 1.0f / math::sqrt((divisor > 0 ? sum / divisor : sum) + eps);
 }
 
+// A warp's vector of up to kMostStateSize elements, asked for at once; zeros behind it.
+struct WarpVector {
+  static constexpr int kEach = kMostStateSize / kWarp;
+  float x[kEach];
+
+  __device__ WarpVector(const float* from, int64_t width) {
+    const int lane = threadIdx.x % kWarp;
+#pragma unroll
+    for (int n = 0; n < kEach; ++n) x[n] = n * kWarp + lane < width ? from[n * kWarp + lane] : 0.0f;
+  }
+  // Zeros behind it leave sums as they are: they are no -0.
+  __device__ float inverse_root(float divisor, float eps) const {
+    float lanes[2] = {};
+#pragma unroll
+    for (int n = 0; n < kEach; ++n) lanes[n % 2] = __fmaf_rn(x[n], x[n], lanes[n % 2]);
+    const float sum = __shfl_sync(kAllLanes, halve64(lanes[0], lanes[1]), 0);
+    return 1.0f / math::sqrt((divisor > 0 ? sum / divisor : sum) + eps);
+  }
+};
+
+// A warp's vector of 128 elements, a lane's four side by side.
+struct WarpFours {
+  static constexpr int kWidth = 4 * kWarp;
+  float x[kFour];
+
+  __device__ explicit WarpFours(const float* from) {
+    load_four(from + threadIdx.x % kWarp * kFour, x);
+  }
+  // Elements i and i + 64 are those of lanes 16 apart.
+  __device__ float inverse_root(float divisor, float eps) const {
+    float s[kFour];
+#pragma unroll
+    for (int c = 0; c < kFour; ++c) {
+      const float later = __shfl_down_sync(kAllLanes, x[c], 16);
+      s[c] = __fmaf_rn(later, later, __fmaf_rn(x[c], x[c], 0.0f));
+    }
+#pragma unroll
+    for (int apart = 8; apart > 0; apart /= 2)
+#pragma unroll
+      for (int c = 0; c < kFour; ++c) s[c] = s[c] + __shfl_down_sync(kAllLanes, s[c], apart);
+    const float sum = __shfl_sync(kAllLanes, (s[0] + s[2]) + (s[1] + s[3]), 0);
+    return 1.0f / math::sqrt((divisor > 0 ? sum / divisor : sum) + eps);
+  }
+};
+
+// Rows in each of which warps have so many things: blocks for them, and a warp's row and thing,
+// which may stand behind the row.
+int warps_of(int64_t rows, int64_t things) {
+  return static_cast<int>(rows) * blocks_of(things, kWarps);
+}
+struct WarpOfRow {
+  int64_t t;
+  int thing;
+  __device__ explicit WarpOfRow(int things) {
+    const uint32_t blocks = static_cast<uint32_t>(things + kWarps - 1) / kWarps;
+    t = blockIdx.x / blocks;
+    thing = static_cast<int>(blockIdx.x % blocks * kWarps + threadIdx.x / kWarp);
+  }
+};
+
 // A warp has a head of a row, of queries or of keys.
 __global__ __launch_bounds__(kThreads) void keys_kernel(
     const __grid_constant__ RecurrentKeysParams p) {
   const RecurrentLayer& layer = p.layer;
-  const int64_t warp = warp_of_grid(), head = warp / 2 % layer.key_heads;
-  const int64_t t = warp / 2 / layer.key_heads;
-  const bool is_key = warp % 2;
-  if (t >= p.places.rows) return;
-  const float* x = (is_key ? p.keys : p.queries) + t * p.stride + head * layer.key_size;
-  const float rs =
-      p.normalises ? inverse_root(layer.key_size, 0, p.eps, [&](int64_t i) { return x[i]; }) : 0;
-  const int64_t at = (t * layer.key_heads + head) * layer.padded_key();
-  for (int64_t d = threadIdx.x % kWarp; d < layer.padded_key(); d += kWarp) {
-    float y = d < layer.key_size ? x[d] : 0.0f;
-    if (p.normalises && d < layer.key_size) y = (y * rs) * (is_key ? 1.0f : p.scale);
-    if (!is_key) {
-      put(p.q, layer.type, at + d, y);
-      continue;
-    }
-    if (!isfinite(y)) p.non_finite[t] = true;
-    keep(p.k, layer.type, at + d, y);
-    for (int w = p.places.write_begin[t]; d < layer.key_size && w < p.places.write_begin[t + 1];
-         ++w)
-      keep(layer.keys.at<char>(p.places.write_cell[w]), layer.type,
-           head * layer.key_elements() + layer.key_index(p.places.slot(t), d), y);
+  const WarpOfRow own(2 * layer.key_heads);
+  if (own.thing >= 2 * layer.key_heads) return;
+  const int64_t t = own.t, head = own.thing / 2;
+  const bool is_key = own.thing % 2;
+  const int begin = is_key ? p.places.write_begin[t] : 0;
+  const int end = is_key ? p.places.write_begin[t + 1] : 0;
+  WarpVector y((is_key ? p.keys : p.queries) + t * p.stride + head * layer.key_size,
+               layer.key_size);
+  if (p.normalises) {
+    const float rs = y.inverse_root(0, p.eps), scale = is_key ? 1.0f : p.scale;
+#pragma unroll
+    for (float& x : y.x) x = (x * rs) * scale;
   }
+  const int64_t at = (t * layer.key_heads + head) * layer.padded_key();
+  const int lane = threadIdx.x % kWarp;
+#pragma unroll
+  for (int n = 0; n < WarpVector::kEach; ++n) {
+    const int d = n * kWarp + lane;
+    if (d >= layer.padded_key()) break;
+    if (is_key)
+      keep(p.k, layer.type, at + d, y.x[n]);
+    else
+      put(p.q, layer.type, at + d, y.x[n]);
+    if (is_key && !isfinite(y.x[n])) p.non_finite[t] = true;
+  }
+  for (int w = begin; w < end; ++w) {
+    char* cell = layer.keys.at<char>(p.places.write_cell[w]);
+    const int slot = p.places.slot(t);
+#pragma unroll
+    for (int n = 0; n < WarpVector::kEach; ++n)
+      if (const int d = n * kWarp + lane; d < layer.key_size)
+        keep(cell, layer.type, head * layer.key_elements() + layer.key_index(slot, d), y.x[n]);
+  }
+}
+
+// The same of heads of 128 elements in rows of bf16.
+__global__ __launch_bounds__(kThreads) void key_fours_kernel(
+    const __grid_constant__ RecurrentKeysParams p) {
+  const RecurrentLayer& layer = p.layer;
+  const WarpOfRow own(2 * layer.key_heads);
+  if (own.thing >= 2 * layer.key_heads) return;
+  const int64_t t = own.t, head = own.thing / 2, at = (t * layer.key_heads + head) * layer.key_size;
+  const bool is_key = own.thing % 2;
+  const int begin = is_key ? p.places.write_begin[t] : 0;
+  const int end = is_key ? p.places.write_begin[t + 1] : 0;
+  WarpFours y((is_key ? p.keys : p.queries) + t * p.stride + head * layer.key_size);
+  if (p.normalises) {
+    const float rs = y.inverse_root(0, p.eps), scale = is_key ? 1.0f : p.scale;
+#pragma unroll
+    for (float& x : y.x) x = (x * rs) * scale;
+  }
+  const int first = threadIdx.x % kWarp * kFour;
+  if (!is_key) return store_four(static_cast<bf16_t*>(p.q) + at + first, y.x);
+  bool is_finite = true;
+#pragma unroll
+  for (float& x : y.x) {
+    is_finite = is_finite && isfinite(x);
+    x = bf16_to_f32(f32_to_cached_bf16(x));
+  }
+  if (!is_finite) p.non_finite[t] = true;
+  store_four(static_cast<bf16_t*>(p.k) + at + first, y.x);
+  for (int w = begin; w < end; ++w)
+    store_four(layer.keys.at<bf16_t>(p.places.write_cell[w]) + head * layer.key_elements() +
+                   layer.key_index(p.places.slot(t), first),
+               y.x);
+}
+bool are_key_fours(const RecurrentKeysParams& p) {
+  return p.layer.key_size == WarpFours::kWidth && p.layer.type == DType::bf16 &&
+         p.layer.layout == CacheLayout::rows && p.stride % kFour == 0;
+}
+
+__device__ float gate_of(const GatedNormParams& p, float z) {
+  if (p.is_sigmoid) return logistic(z);
+  return is_tame_gate(z) ? silu_of_tame(z) : math::silu(z);
 }
 
 // A warp has a group of a row.
 __global__ __launch_bounds__(kThreads) void gated_norm_kernel(
     const __grid_constant__ GatedNormParams p) {
-  const int64_t warp = warp_of_grid(), t = warp / p.groups, group = warp % p.groups;
-  if (t >= p.rows) return;
+  const WarpOfRow own(static_cast<int>(p.groups));
+  if (own.thing >= p.groups) return;
+  const int64_t t = own.t, group = own.thing;
   const float* x = p.x + t * p.x_stride + group * p.width;
   const float* z = p.gate ? p.gate + t * p.gate_stride + group * p.width : nullptr;
-  const auto gate = [&](int64_t i) { return p.is_sigmoid ? logistic(z[i]) : math::silu(z[i]); };
+  const auto gate = [&](int64_t i) { return gate_of(p, z[i]); };
   const auto at = [&](int64_t i) { return z && p.gate_first ? x[i] * gate(i) : x[i]; };
   const float rs = p.weight ? inverse_root(p.width, static_cast<float>(p.width), p.eps, at) : 0.0f;
   const int64_t first = t * p.out.stride, all = p.groups * p.width;
@@ -152,22 +224,55 @@ __global__ __launch_bounds__(kThreads) void gated_norm_kernel(
     store(p.out, first + i, 0.0f);
 }
 
+// The same of groups whose norm is before their gates, and whose elements a warp has at once.
+__global__ __launch_bounds__(kThreads) void gated_vector_kernel(
+    const __grid_constant__ GatedNormParams p) {
+  const WarpOfRow own(static_cast<int>(p.groups));
+  if (own.thing >= p.groups) return;
+  const int64_t t = own.t, group = own.thing, first = group * p.width;
+  const WarpVector x(p.x + t * p.x_stride + first, p.width);
+  const WarpVector z(p.gate + t * p.gate_stride + first, p.width);
+  const WarpVector w(p.weight + (p.own_weights ? first : 0), p.width);
+  const float rs = x.inverse_root(static_cast<float>(p.width), p.eps);
+#pragma unroll
+  for (int n = 0; n < WarpVector::kEach; ++n) {
+    const int i = n * kWarp + static_cast<int>(threadIdx.x) % kWarp;
+    if (i >= p.width) break;
+    const float y = (x.x[n] * rs) * w.x[n];
+    store(p.out, t * p.out.stride + first + i, y * gate_of(p, z.x[n]));
+  }
+}
+// Of 128 elements that become bf16.
+__global__ __launch_bounds__(kThreads) void gated_fours_kernel(
+    const __grid_constant__ GatedNormParams p) {
+  const WarpOfRow own(static_cast<int>(p.groups));
+  if (own.thing >= p.groups) return;
+  const int64_t t = own.t, first = own.thing * p.width;
+  WarpFours y(p.x + t * p.x_stride + first);
+  const WarpFours z(p.gate + t * p.gate_stride + first);
+  const WarpFours w(p.weight + (p.own_weights ? first : 0));
+  const float rs = y.inverse_root(static_cast<float>(p.width), p.eps);
+#pragma unroll
+  for (int c = 0; c < kFour; ++c) y.x[c] = ((y.x[c] * rs) * w.x[c]) * gate_of(p, z.x[c]);
+  store_four(
+      static_cast<bf16_t*>(p.out.data) + t * p.out.stride + first + threadIdx.x % kWarp * kFour,
+      y.x);
+}
+bool are_gated_fours(const GatedNormParams& p) {
+  return p.width == WarpFours::kWidth && p.out.type == DType::bf16 && p.x_stride % kFour == 0 &&
+         p.gate_stride % kFour == 0 && p.out.stride % kFour == 0;
+}
+bool is_gated_vector(const GatedNormParams& p) {
+  return p.weight && p.gate && !p.gate_first && p.width <= kMostStateSize &&
+         p.groups * p.width % kLeafPad == 0;
+}
+
 }  // namespace
 
 void copy_cells(const CopyCellsParams& p, const Execution& on) {
   if (p.num_copies == 0) return;
   launch("copying cells", copy_cells_kernel,
          {blocks_of(p.num_copies * p.cells.bytes / 16), kThreads, 0}, on, p);
-}
-void short_conv(const ShortConvParams& p, const Execution& on) {
-  if (p.places.rows == 0) return;
-  const int64_t width = round_up(p.channels, kLeafPad);
-  launch("keeping a convolution's inputs", keep_inputs_kernel,
-         {blocks_of(p.places.rows * p.channels), kThreads, 0}, on, p);
-  launch("a short convolution", convolve_kernel, {blocks_of(p.places.rows * width), kThreads, 0},
-         on, p);
-  launch("leaving a convolution's inputs", leave_inputs_kernel,
-         {blocks_of(p.places.rows * p.channels), kThreads, 0}, on, p);
 }
 void recurrent_gates(const RecurrentGatesParams& p, const Execution& on) {
   if (p.rows == 0) return;
@@ -176,13 +281,15 @@ void recurrent_gates(const RecurrentGatesParams& p, const Execution& on) {
 }
 void recurrent_keys(const RecurrentKeysParams& p, const Execution& on) {
   if (p.places.rows == 0) return;
-  launch("keys of recurrent layers", keys_kernel,
-         {blocks_of(p.places.rows * p.layer.key_heads * 2 * kWarp), kThreads, 0}, on, p);
+  launch("keys of recurrent layers", are_key_fours(p) ? key_fours_kernel : keys_kernel,
+         {warps_of(p.places.rows, 2 * p.layer.key_heads), kThreads, 0}, on, p);
 }
 void gated_norm(const GatedNormParams& p, const Execution& on) {
   if (p.rows == 0) return;
-  launch("a gated norm", gated_norm_kernel, {blocks_of(p.rows * p.groups * kWarp), kThreads, 0}, on,
-         p);
+  const auto kernel = !is_gated_vector(p)  ? gated_norm_kernel
+                      : are_gated_fours(p) ? gated_fours_kernel
+                                           : gated_vector_kernel;
+  launch("a gated norm", kernel, {warps_of(p.rows, p.groups), kThreads, 0}, on, p);
 }
 
 }  // namespace invar::cuda

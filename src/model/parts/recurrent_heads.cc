@@ -56,6 +56,7 @@ void RecurrentHeads::convolve(const PartPass& p, const RecurrentArrays& at,
                             .factor = nullptr,
                             .factor_stride = 0,
                             .places = places_of(p),
+                            .sequences = cells.sequences,
                             .channels = mixed(),
                             .taps = taps,
                             .weight = convolution.weight,
@@ -130,7 +131,8 @@ void RecurrentHeads::recur(const PartPass& p, const RecurrentArrays& at,
                              .out = at.out,
                              .out_stride = values(),
                              .non_finite = p.ops.non_finite(),
-                             .matmul = p.ops.kernels().matmul});
+                             .matmul = p.ops.kernels().matmul,
+                             .scratch = p.ops.attention_scratch()});
   p.trace("recurrence", at.out, values());
 }
 

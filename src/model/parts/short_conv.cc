@@ -97,6 +97,7 @@ void ShortConv::forward(const PartPass& p, const Weights& w, const Activations& 
                             .factor = at.inputs,
                             .factor_stride = w.inputs.n,
                             .places = places_of(p),
+                            .sequences = cells.sequences,
                             .channels = channels_,
                             .taps = spec_.taps,
                             .weight = w.taps,
