@@ -536,6 +536,14 @@ TEST_F(Copies, OfSlots) {
   check<float>(CacheLayout::panels);
 }
 
+// Layers with a state are among a model's layers, and have neither keys nor values.
+TEST_F(Copies, OfALayerWithoutKeys) {
+  Twin<SlotCopy> copies(gpu(), std::vector<SlotCopy>{{0, 1, 0, 32}});
+  for (const auto copy : {gpu_table_.copy_slots, gpu_table_.copy_stored})
+    EXPECT_NO_THROW(copy({KvLayer{.block_size = 32}, copies.device(), 1}, on()));
+  on().stream->wait();
+}
+
 TEST_F(Elementwise, LogSumExp) {
   Random random(6);
   for (const int64_t vocab : {1, 63, 320, 513, 32000, 151936}) {

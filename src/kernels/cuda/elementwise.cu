@@ -295,6 +295,7 @@ void add_silu(const AddSiluParams& p, const Execution& on) {
 }
 
 void copy_slots(const CopySlotsParams& p, const Execution& on) {
+  if (p.kv.kv_heads == 0) return;  // a layer with a state has no keys
   auto* kernel = p.kv.is_f32() ? copy_slots_kernel<float> : copy_slots_kernel<bf16_t>;
   kernel<<<p.kv.kv_heads, kThreads, 0, stream_of(on)>>>(p);
   cuda_launched("copy_slots");

@@ -196,6 +196,7 @@ void load_slots_of_many_rows(const LoadSlotsParams& p, const Execution& on) {
 }
 
 void copy_stored(const CopySlotsParams& p, const Execution& on) {
+  if (p.kv.kv_heads == 0) return;  // a layer with a state has no keys
   copy_stored_kernel<<<static_cast<unsigned>(p.kv.kv_heads), kThreads, 0, stream_of(on)>>>(p);
   cuda_launched("copying slots of 8 bits");
 }
