@@ -3,6 +3,7 @@
 // the other; four keep the state in registers, and make outputs. So what one stretch waits for is
 // as little as the definition allows: the values of the stretch before, and a step.
 #include "device/cuda/cuda_stream.h"
+#include "kernels/cuda/aligned.h"
 #include "kernels/cuda/cuda_kernels.h"
 #include "kernels/cuda/recurrent_keeper.cuh"
 #include "kernels/cuda/recurrent_makers.cuh"
@@ -105,7 +106,8 @@ void carry_states(const RecurrenceParams& p, const PieceRange& range, const Exec
 bool has_own_kernels(const RecurrenceParams& p) {
   const RecurrentLayer& layer = p.layer;
   return p.scratch && layer.kind != Recurrence::channel_delta && layer.key_size == kPieceKey &&
-         layer.value_size % kPieceValues == 0 && p.v_stride % 2 == 0 && p.out_stride % 2 == 0;
+         layer.value_size % kPieceValues == 0 && p.v_stride % 2 == 0 && p.out_stride % 2 == 0 &&
+         are_aligned(8, p.v, p.out);
 }
 
 // Long runs: as many pieces at a time as the scratch memory holds the weights of.

@@ -1,6 +1,7 @@
 // What stands around recurrences: kernels/reference/recurrent_rows.cc on a GPU. Sums have their own
 // order, so the kernels are those of every order.
 #include "device/cuda/cuda_stream.h"
+#include "kernels/cuda/aligned.h"
 #include "kernels/cuda/grid.cuh"
 #include "kernels/cuda/operations.h"
 #include "kernels/cuda/tma.cuh"
@@ -194,7 +195,8 @@ __global__ __launch_bounds__(kThreads) void key_fours_kernel(
 }
 bool are_key_fours(const RecurrentKeysParams& p) {
   return p.layer.key_size == WarpFours::kWidth && p.layer.type == DType::bf16 &&
-         p.layer.layout == CacheLayout::rows && p.stride % kFour == 0;
+         p.layer.layout == CacheLayout::rows && p.stride % kFour == 0 &&
+         are_aligned(16, p.queries, p.keys);
 }
 
 __device__ float gate_of(const GatedNormParams& p, float z) {
@@ -260,7 +262,8 @@ __global__ __launch_bounds__(kThreads) void gated_fours_kernel(
 }
 bool are_gated_fours(const GatedNormParams& p) {
   return p.width == WarpFours::kWidth && p.out.type == DType::bf16 && p.x_stride % kFour == 0 &&
-         p.gate_stride % kFour == 0 && p.out.stride % kFour == 0;
+         p.gate_stride % kFour == 0 && p.out.stride % kFour == 0 &&
+         are_aligned(16, p.x, p.gate, p.weight, p.out.data);
 }
 bool is_gated_vector(const GatedNormParams& p) {
   return p.weight && p.gate && !p.gate_first && p.width <= kMostStateSize &&

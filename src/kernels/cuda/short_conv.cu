@@ -2,6 +2,7 @@
 // the kernels are those of every order. Where channels are multiples of 32 a thread has four of
 // them, and goes through several rows with what it has read.
 #include "device/cuda/cuda_stream.h"
+#include "kernels/cuda/aligned.h"
 #include "kernels/cuda/grid.cuh"
 #include "kernels/cuda/operations.h"
 #include "kernels/cuda/tma.cuh"
@@ -244,7 +245,8 @@ void leave_inputs(const ShortConvParams& p, const Execution& on) {
 
 bool has_fours(const ShortConvParams& p) {
   return p.channels % kLeafPad == 0 && p.x_stride % 4 == 0 && p.factor_stride % 4 == 0 &&
-         p.gate_stride % 4 == 0 && p.out.stride % 4 == 0 && p.taps >= 2 && p.taps <= 4;
+         p.gate_stride % 4 == 0 && p.out.stride % 4 == 0 && p.taps >= 2 && p.taps <= 4 &&
+         are_aligned(16, p.x, p.factor, p.weight, p.bias, p.gate, p.out.data);
 }
 
 template <int kTaps>
