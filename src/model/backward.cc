@@ -83,7 +83,7 @@ void BackwardPass::head(const Activation& d_logits, const Activation& normed, co
   pack_inputs(normed, spec_.hidden);
   weight_gradient("head dW", head_gradient, d_logits, {0, spec_.vocab}, spec_.hidden);
   // An exit has no chain for a bias: no family with LayerNorms has exits that are trained.
-  norm_chain(ws_.normed.data(), x, norm_weight, d_hidden(),
+  norm_chain({ws_.normed.data(), x, norm_weight, d_hidden(), stream_size()},
              {norm_gradient, gradient(TensorRole::final_norm_bias, -1)},
              spec_.norm == NormKind::layer);
 }
@@ -92,38 +92,45 @@ void BackwardPass::norm(const Norm& norm, const float* h, float* d) {
   if (!norm.weight) return add_to_hidden(ws_.normed);
   const bool is_layer = spec_.norm == NormKind::layer;
   norm_chain(
-      ws_.normed.data(), h, norm.weight, d ? d : d_hidden(),
+      {ws_.normed.data(), h, norm.weight, d ? d : d_hidden(), stream_size()},
       {gradient(norm.role, norm.layer), is_layer ? gradient(norm.bias, norm.layer) : nullptr},
       is_layer);
 }
 
+void BackwardPass::norm_part(const Norm& norm, const NormSize& size, const float* x) {
+  clear(ws_.latent, size.width);
+  norm_chain({ws_.latent_normed.data(), x, norm.weight, ws_.latent.data(), size},
+             {gradient(norm.role, norm.layer)});
+}
+
 Activation BackwardPass::added(TensorRole role, int layer, const float* weight, const float* y) {
   if (!weight) return round(d_hidden(), spec_.hidden, ws_.out);
-  clear(ws_.normed);
-  norm_chain(d_hidden(), y, weight, ws_.normed.data(), {gradient(role, layer)});
+  clear(ws_.normed, spec_.hidden);
+  norm_chain({d_hidden(), y, weight, ws_.normed.data(), stream_size()}, {gradient(role, layer)});
   return round(ws_.normed.data(), spec_.hidden, ws_.out);
 }
 
 // dx = dx + the gradient of norm(x), whose output has the gradient dy; a LayerNorm has a bias.
-void BackwardPass::norm_chain(const float* dy, const float* x, const float* weight, float* dx,
-                              const NormGradients& gradients, bool is_layer_norm) {
-  const NormBackwardParams input{.dy = dy,
-                                 .x = x,
-                                 .weight = weight,
-                                 .eps = spec_.norm_eps,
+void BackwardPass::norm_chain(const NormChain& of, const NormGradients& gradients,
+                              bool is_layer_norm) {
+  const auto [width, eps] = of.size;
+  const NormBackwardParams input{.dy = of.dy,
+                                 .x = of.x,
+                                 .weight = of.weight,
+                                 .eps = eps,
                                  .rows = rows_,
-                                 .width = spec_.hidden,
-                                 .dx = dx,
+                                 .width = width,
+                                 .dx = of.dx,
                                  .rs = ws_.rs.data()};
-  const NormGradientParams parameters{.dy = dy,
-                                      .dy_stride = spec_.hidden,
-                                      .x = x,
-                                      .x_stride = spec_.hidden,
+  const NormGradientParams parameters{.dy = of.dy,
+                                      .dy_stride = width,
+                                      .x = of.x,
+                                      .x_stride = width,
                                       .rs = ws_.rs.data(),
                                       .rs_stride = 1,
                                       .rows = rows_,
                                       .heads = 1,
-                                      .width = spec_.hidden,
+                                      .width = width,
                                       .gradient = gradients.weight};
   if (!is_layer_norm) {
     run("norm backward", kernels_.norm_backward, input);
@@ -142,9 +149,8 @@ void BackwardPass::add_to_hidden(const DeviceArray<float>& x) {
       AddGradientParams{.x = x.data(), .count = rows_ * spec_.hidden, .y = d_hidden()});
 }
 
-void BackwardPass::clear(const DeviceArray<float>& x) {
-  model_.execution.stream->clear(x.data(),
-                                 static_cast<size_t>(rows_ * spec_.hidden) * sizeof(float));
+void BackwardPass::clear(const DeviceArray<float>& x, int64_t width) {
+  model_.execution.stream->clear(x.data(), static_cast<size_t>(rows_ * width) * sizeof(float));
 }
 
 // h = rows of the embedding
@@ -264,7 +270,7 @@ float* BackwardPass::gradient_at(int64_t offset) const {
 }
 
 void BackwardPass::clear_hidden() {
-  clear(ws_.hidden);
+  clear(ws_.hidden, spec_.hidden);
 }
 
 void backward(Decoder& decoder, const TransposedWeights& transposed, const TrainingKernels& kernels,

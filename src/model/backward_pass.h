@@ -2,6 +2,7 @@
 #pragma once
 
 #include "model/backward.h"
+#include "model/copy_columns.h"
 
 namespace invar {
 
@@ -61,12 +62,22 @@ class BackwardPass {
   // d = d + the gradient of norm(h), whose output has the gradient in workspace().normed; of
   // rounding alone where there is no weight. d is the gradient of h, or what is named.
   void norm(const Norm& norm, const float* h, float* d = nullptr);
+  // The same of a norm that stands elsewhere, of rows of so many elements: from
+  // workspace().latent_normed to workspace().latent.
+  struct NormSize {
+    int64_t width;
+    float eps;
+  };
+  void norm_part(const Norm& norm, const NormSize& size, const float* x);
   // The rounded gradient of the product y of a part that adds y, or norm(y) with a weight.
   Activation added(TensorRole role, int layer, const float* weight, const float* y);
   // d_h = d_h + x
   void add_to_hidden(const DeviceArray<float>& x);
-  // +0 everywhere.
-  void clear(const DeviceArray<float>& x);
+  // +0 everywhere, in rows of so many elements.
+  void clear(const DeviceArray<float>& x, int64_t width);
+  void copy_columns(RowsOf<float> to, RowsOf<const float> from, int64_t width, int64_t rows) {
+    invar::copy_columns(model_.execution, to, from, width, rows);
+  }
   // Null where the tensor is frozen, or the model has none.
   float* gradient(TensorRole role, int layer) const;
   float* gradient_at(int64_t offset) const;
@@ -107,8 +118,13 @@ class BackwardPass {
     float* weight;
     float* bias = nullptr;  // of a LayerNorm
   };
-  void norm_chain(const float* dy, const float* x, const float* weight, float* dx,
-                  const NormGradients& gradients, bool is_layer_norm = false);
+  struct NormChain {
+    const float *dy, *x, *weight;
+    float* dx;
+    NormSize size;
+  };
+  void norm_chain(const NormChain& of, const NormGradients& gradients, bool is_layer_norm = false);
+  NormSize stream_size() const { return {spec_.hidden, spec_.norm_eps}; }
   void pack(const Activation& x, int64_t width, int64_t rows);
   void extend_weight(const char* name, float* out, const Activation& dy, Columns columns,
                      int64_t inputs, int64_t rows);

@@ -36,6 +36,20 @@ StateWidths StateWidths::widest(const DecoderSpec& spec) {
   return most;
 }
 
+LatentWidths LatentWidths::widest(const DecoderSpec& spec) {
+  LatentWidths most;
+  for (const LayerSpec& layer : spec.layer_specs) {
+    if (!layer.attention() || !layer.attention()->latent) continue;
+    const LatentSpec& l = *layer.attention()->latent;
+    const int64_t queries = int64_t{spec.heads} * (l.nope + l.rope);
+    const int64_t made_of = l.query_rank ? l.query_rank : queries;
+    most.heads = std::max({most.heads, queries, int64_t{spec.heads} * l.value});
+    most.normed = std::max<int64_t>({most.normed, l.rank, l.query_rank});
+    most.down = std::max(most.down, made_of + l.rank + l.rope);
+  }
+  return most;
+}
+
 BackwardWorkspace::BackwardWorkspace(const Decoder& decoder, const TrainingKernels& kernels,
                                      int max_rows, int max_positions, int adapter_rank)
     : max_rows(max_rows), max_positions(max_positions) {
@@ -53,9 +67,10 @@ BackwardWorkspace::BackwardWorkspace(const Decoder& decoder, const TrainingKerne
   const int64_t rows = max_rows, d = spec.hidden, q = spec.query_width();
   const int64_t qkv_width = q + 2 * spec.kv_width(), pair = 2 * round_up(f, kPanelWidth);
   const StateWidths states = StateWidths::widest(spec);
-  const int64_t widest = std::max({qkv_width, pair, q, states.inputs});
-  const int64_t inputs = std::max<int64_t>(
-                    {d * (1 + spec.mtp_layers), q, f, states.mixed, adapter_rank}),
+  const LatentWidths latents = LatentWidths::widest(spec);
+  const int64_t widest = std::max({qkv_width, pair, q, states.inputs, latents.heads, latents.down});
+  const int64_t inputs = std::max<int64_t>({d * (1 + spec.mtp_layers), q, f, states.mixed,
+                                            latents.heads, latents.normed, adapter_rank}),
                 outputs = std::max<int64_t>({widest, d, spec.vocab, experts, adapter_rank});
   const auto size = [](int64_t x) { return static_cast<size_t>(x); };
   hidden = {device, size(rows * d), what};
@@ -63,7 +78,7 @@ BackwardWorkspace::BackwardWorkspace(const Decoder& decoder, const TrainingKerne
   if (const DenseFfnSpec* ffn = spec.first<DenseFfnSpec>(); ffn && ffn->is_parallel)
     beside = {device, size(rows * d), what};
   gated = {device, size(rows * f), what};
-  attended = {device, size(rows * q), what};
+  attended = {device, size(rows * std::max(q, latents.heads)), what};
   qkv = {device, size(rows * qkv_width), what};
   rs = {device, size(rows * (spec.heads + spec.kv_heads)), what};
   out = {device, size(rows * activation_stride(d)), what};
@@ -78,6 +93,18 @@ BackwardWorkspace::BackwardWorkspace(const Decoder& decoder, const TrainingKerne
   scratch = {device, size(scratch_stride * decoder.execution.team()), what};
   place_experts(decoder);
   place_states(decoder, states);
+  if (latents.down > 0) place_latents(decoder, latents);
+}
+
+void BackwardWorkspace::place_latents(const Decoder& decoder, const LatentWidths& widest) {
+  const auto array = [&](DeviceArray<float>& to, int64_t width) {
+    to = {decoder.device(), static_cast<size_t>(max_rows * width), "a backward pass"};
+  };
+  const DecoderSpec& spec = decoder.spec;
+  array(apart, spec.query_width() + 2 * spec.kv_width());
+  array(latent_normed, widest.normed);
+  array(latent, widest.normed);
+  array(down, widest.down);
 }
 
 void BackwardWorkspace::place_states(const Decoder& decoder, const StateWidths& widest) {

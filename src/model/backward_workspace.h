@@ -18,6 +18,15 @@ struct StateWidths {
   static StateWidths widest(const DecoderSpec& spec);
 };
 
+// Numbers of a row in layers whose attention is to latents.
+struct LatentWidths {
+  int64_t heads = 0;   // what the heads' matrices give or take
+  int64_t normed = 0;  // of a norm
+  int64_t down = 0;    // of what is made of the layer's input
+
+  static LatentWidths widest(const DecoderSpec& spec);
+};
+
 struct BackwardWorkspace {
   // For batches of up to max_rows rows in sequences of up to max_positions, and of an adapter of
   // this rank.
@@ -63,14 +72,20 @@ struct BackwardWorkspace {
   DeviceArray<float> skips;        // [T][H]
   DeviceArray<float> gates;    // [T][2H], or [T][2R + H], of the product that decays are made of
   DeviceArray<bf16_t> narrow;  // the same, rounded
-  DeviceArray<float> output_gates;  // [T][H * E], of attention
-  DeviceArray<std::byte> scratch;   // of attention, for each of the team
+  // Latent attention uses these.
+  DeviceArray<float> apart;          // [T][(H + 2) * E], of latents, then of what turns
+  DeviceArray<float> latent_normed;  // [T][latent, or what queries are made of], behind the norm
+  DeviceArray<float> latent;         // the same before it
+  DeviceArray<float> down;           // [T][all that is made of the layer's input]
+  DeviceArray<float> output_gates;   // [T][H * E], of attention
+  DeviceArray<std::byte> scratch;    // of attention, for each of the team
   int64_t scratch_stride;
   StepTableBuilder table_builder;
 
  private:
   void place_experts(const Decoder& decoder);
   void place_states(const Decoder& decoder, const StateWidths& widest);
+  void place_latents(const Decoder& decoder, const LatentWidths& widest);
 };
 
 }  // namespace invar

@@ -41,23 +41,7 @@ void Operations::gather_columns(float* x, int64_t width) {
   timed(times_, "exchange",
         [&] { group_.all_gather(x, rows_ * static_cast<int64_t>(bytes), all, model_.execution); });
   for (int64_t r = 0; r < group_.size(); ++r)
-    copy_columns({x + r * width, spec_.hidden}, {all + r * rows_ * width, width}, width, rows_);
-}
-
-// The first columns of rows that lie so many floats apart.
-void Operations::copy_columns(RowsOf<float> to, RowsOf<const float> from, int64_t width,
-                              int64_t rows) {
-  constexpr int64_t kAlone = 16384;  // floats that one thread copies sooner than a team
-  const Execution& on = model_.execution;
-  if (!on.pool || rows * width < kAlone)
-    return on.stream->copy_rows(to.first, to.stride * sizeof(float), from.first,
-                                from.stride * sizeof(float), width * sizeof(float), rows);
-  on.pool->run([&](Part part) {
-    const auto [begin, end] = part.of(rows);
-    for (int64_t row = begin; row < end; ++row)
-      std::memcpy(to.first + row * to.stride, from.first + row * from.stride,
-                  static_cast<size_t>(width) * sizeof(float));
-  });
+    copy_columns({x + r * width, spec_.hidden}, {all + r * rows_ * width, width}, width);
 }
 
 void Operations::norm(const float* x, const float* weight, const Activation& out,
@@ -234,8 +218,8 @@ void Operations::gather_logits(const float* mine, int64_t count) {
     const int64_t begin = r * shard_.vocab_stride;
     const int64_t width = std::min<int64_t>(shard_.vocab_stride, spec_.vocab - begin);
     if (width <= 0) break;
-    copy_columns({ws_.logits.data() + begin, spec_.vocab}, {all + r * piece, shard_.vocab_stride},
-                 width, count);
+    invar::copy_columns(on, {ws_.logits.data() + begin, spec_.vocab},
+                        {all + r * piece, shard_.vocab_stride}, width, count);
   }
 }
 

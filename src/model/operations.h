@@ -10,6 +10,7 @@
 #include "kernels/adapters.h"
 #include "kernels/at_once.h"
 #include "kernels/pack.h"
+#include "model/copy_columns.h"
 #include "model/hooks.h"
 
 namespace invar {
@@ -107,6 +108,10 @@ class Operations {
   const RopeTables& ropes() const { return model_.ropes; }
   const Tape* tape() const { return tape_; }
   Stream& stream() const { return *model_.execution.stream; }
+  // The first columns of all rows.
+  void copy_columns(RowsOf<float> to, RowsOf<const float> from, int64_t width) {
+    invar::copy_columns(model_.execution, to, from, width, rows_);
+  }
   int team() const { return model_.execution.team(); }
   bool* non_finite() const { return ws_.non_finite.data(); }
   std::byte* attention_scratch() const { return ws_.attention_scratch.data(); }
@@ -141,13 +146,6 @@ class Operations {
   void add_bias(float* x, int64_t x_stride, const float* bias, int64_t width, PackPlace place = {});
   // A tape's memory for the products, or null.
   void adapted_gated_product(const char* name, const GatedMatmulParams& params, float* kept);
-  // Rows of a matrix in memory.
-  template <typename T>
-  struct RowsOf {
-    T* first;
-    int64_t stride;
-  };
-  void copy_columns(RowsOf<float> to, RowsOf<const float> from, int64_t width, int64_t rows);
   // Whether an array that the sum reads begins inside of where its norm would go.
   static bool would_overwrite(const CombineParams& sum, const Activation& out, int64_t bytes);
   // The norm that waits for the product of x.

@@ -129,6 +129,8 @@ void Trainer::check_device_options() const {
   };
   refuse_where(o.group != nullptr, "data-parallel ranks in processes of their own");
   refuse_where(o.model.spec.head_dim > 256, "backward of heads of more than 256 elements");
+  for (const LayerSpec& layer : o.model.spec.layer_specs)
+    refuse_where(layer.attention() && layer.attention()->latent, "backward of latent attention");
 }
 
 // Refuses what is not done beside an adapter.

@@ -376,9 +376,10 @@ TEST(OtherFamilies, NumbersOfExpertsThatDoNotFitAreRefused) {
 
 TEST(OtherFamilies, TrainingSaysWhyNot) {
   const std::set<std::string> trained = {
-      "mistral",   "smollm3",  "seed_oss", "internlm3", "qwen3_moe",    "gemma3_text",
-      "olmo2",     "olmo3",    "exaone4",  "olmoe",     "qwen3_5_text", "mixtral",
-      "qwen2_moe", "glm4_moe", "glm4",     "phi3",      "falcon",       "qwen3_5_moe_text"};
+      "mistral",     "smollm3",    "seed_oss", "internlm3", "qwen3_moe",    "gemma3_text",
+      "olmo2",       "olmo3",      "exaone4",  "olmoe",     "qwen3_5_text", "mixtral",
+      "qwen2_moe",   "glm4_moe",   "glm4",     "phi3",      "falcon",       "qwen3_5_moe_text",
+      "deepseek_v2", "deepseek_v3"};
   for (const PresetConfig& preset : preset_configs()) {
     const DecoderSpec spec = override_spec(preset_spec(preset.name), {.layers = 6});
     const std::string why = sentence_of([&] { expect_trainable(spec); });

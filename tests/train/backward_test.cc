@@ -179,18 +179,22 @@ TEST(FiniteDifferences, SeeWrongGradients) {
 }
 
 TEST(FiniteDifferences, SeeAWrongScale) {
-  const DecoderSpec spec = tiny_models_of_other_norms()[0].spec;
-  DecoderSpec wrong = spec;
-  wrong.layer_specs[1].attention()->score_scale *= 1.3;
-  const std::vector<bf16_t> weights = random_weights(ParameterLayout(spec), 1);
-  const std::vector<Example> examples = random_examples(spec, {37, 1, 26}, 2);
-  Landscape landscape(spec, weights, examples);
-  const int64_t place = landscape.layout().offset(TensorRole::q, 1);
-  const auto slot =
-      std::ranges::find(landscape.layout().slots(), place, &ParameterLayout::Slot::offset);
-  TrainingCase training(wrong, weights, 64);
-  training.run(examples);
-  EXPECT_FALSE(disagreement(landscape, *slot, training.total()).is_small());
+  for (const auto& [spec, role] :
+       {std::pair{tiny_models_of_other_norms()[0].spec, TensorRole::q},
+        std::pair{tiny_models_with_latents()[0].spec, TensorRole::key_up},
+        std::pair{tiny_models_with_latents()[0].spec, TensorRole::query_down}}) {
+    DecoderSpec wrong = spec;
+    wrong.layer_specs[1].attention()->score_scale *= 1.3;
+    const std::vector<bf16_t> weights = random_weights(ParameterLayout(spec), 1);
+    const std::vector<Example> examples = random_examples(spec, {37, 1, 26}, 2);
+    Landscape landscape(spec, weights, examples);
+    const int64_t place = landscape.layout().offset(role, 1);
+    const auto slot =
+        std::ranges::find(landscape.layout().slots(), place, &ParameterLayout::Slot::offset);
+    TrainingCase training(wrong, weights, 64);
+    training.run(examples);
+    EXPECT_FALSE(disagreement(landscape, *slot, training.total()).is_small()) << slot->tensor.name;
+  }
 }
 
 // That the module which predicts one token further reaches the model: without its part of the
@@ -337,6 +341,8 @@ INSTANTIATE_TEST_SUITE_P(Families, Backward, testing::ValuesIn(tiny_models()),
 INSTANTIATE_TEST_SUITE_P(OtherNorms, Backward, testing::ValuesIn(tiny_models_of_other_norms()),
                          [](const auto& info) { return std::string(info.param.name); });
 INSTANTIATE_TEST_SUITE_P(Experts, Backward, testing::ValuesIn(tiny_models_of_experts()),
+                         [](const auto& info) { return std::string(info.param.name); });
+INSTANTIATE_TEST_SUITE_P(Latents, Backward, testing::ValuesIn(tiny_models_with_latents()),
                          [](const auto& info) { return std::string(info.param.name); });
 INSTANTIATE_TEST_SUITE_P(States, Backward, testing::ValuesIn(tiny_models_with_states()),
                          [](const auto& info) { return std::string(info.param.name); });

@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "heads_f64.h"
+#include "latent_f64.h"
 #include "model/rope_table.h"
 #include "model/taps.h"
 #include "route_f64.h"
@@ -90,7 +91,8 @@ class Model {
     const Rows before = h;
     const LayerSpec one = spec_.layer(layer);
     if (one.attention()) {
-      const Rows attended = attention(h, layer);
+      const Rows attended =
+          one.attention()->latent ? latent_attention(h, layer) : attention(h, layer);
       add(h,
           is_after(one.attention()->norms) ? norms(attended, attention_out_norm, layer) : attended);
     } else if (one.find<ShortConvSpec>()) {
@@ -119,10 +121,10 @@ class Model {
       for (size_t i = 0; i < h[t].size(); ++i) h[t][i] += x[t][i];
   }
 
-  Vector norm(const Vector& x, const double* weight) const {
+  Vector norm(const Vector& x, const double* weight, double eps = 0) const {
     double sum = 0;
     for (const double v : x) sum += v * v;
-    const double rs = 1 / std::sqrt(sum / x.size() + spec_.norm_eps);
+    const double rs = 1 / std::sqrt(sum / x.size() + (eps > 0 ? eps : spec_.norm_eps));
     Vector y(x.size());
     for (size_t i = 0; i < x.size(); ++i) y[i] = x[i] * rs * weight[i];
     return y;
@@ -223,6 +225,39 @@ class Model {
       multiply(out, gates);
     }
     return product(out, o, layer, spec_.hidden, at(o_bias, layer));
+  }
+
+  Rows latent_attention(const Rows& h, int layer) const {
+    using enum TensorRole;
+    const AttentionSpec spec = *spec_.layer(layer).attention();
+    const LatentSpec& l = *spec.latent;
+    const Rows x = norms(h, input_norm, layer);
+    const auto normed = [&](Rows rows, TensorRole role) {
+      for (Vector& row : rows) row = norm(row, at(role, layer), l.norm_eps);
+      return rows;
+    };
+    const Rows made_of =
+        l.query_rank ? normed(product(x, query_down, layer, l.query_rank), query_norm) : x;
+    Rows latents = product(x, latent_down, layer, l.rank + l.rope), beside;
+    for (Vector& row : latents) {
+      beside.emplace_back(row.begin() + l.rank, row.end());
+      row.resize(static_cast<size_t>(l.rank));
+    }
+    const LatentF64 of{.heads = spec_.heads,
+                       .rank = l.rank,
+                       .rope = l.rope,
+                       .nope = l.nope,
+                       .value = l.value,
+                       .scale = spec.score_scale,
+                       .cos = cos_[layer],
+                       .sin = sin_[layer],
+                       .stride = spec_.max_positions,
+                       .key_up = at(key_up, layer),
+                       .value_up = at(value_up, layer)};
+    const Rows out = of.attend(product(made_of, still_query, layer, spec_.heads * l.nope),
+                               product(made_of, turning_query, layer, spec_.heads * l.rope),
+                               normed(latents, latent_norm), beside);
+    return product(out, o, layer, spec_.hidden);
   }
 
   // Sums of a row's last inputs, each times its tap's weight, of the channels of one role.

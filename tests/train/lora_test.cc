@@ -43,6 +43,8 @@ TrainerOptions options_of(const DecoderSpec& spec, int64_t rank = 5) {
       .rank = rank, .alpha = 6, .targets = {"q_proj", "k_proj", "v_proj", "o_proj"}};
   const bool has_experts = spec.layer_specs[0].experts() || spec.layer_specs.back().experts();
   if (!has_experts) options.lora.settings.targets = {"all-linear"};
+  if (spec.layer(0).attention()->latent)
+    options.lora.settings.targets = {"o_proj", "gate_proj", "up_proj", "down_proj"};
   options.context = 32;
   options.rows = 8;
   options.groups = 4;
@@ -102,6 +104,7 @@ std::vector<TinyModel> models() {
     if (model.spec.mtp_layers == 0) all.push_back(std::move(model));
   for (TinyModel& model : tiny_models_of_other_norms())
     if (model.spec.family != "falcon") all.push_back(std::move(model));
+  all.push_back(tiny_models_with_latents()[1]);
   return all;
 }
 

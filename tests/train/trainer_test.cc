@@ -656,16 +656,45 @@ TEST(Training, WritesEveryFamilyAsItIsStored) {
     EXPECT_NE(again.log_probabilities(rows), trainer.log_probabilities(rows));
   }
   // docs/models.md has their number.
-  const std::set<std::string> expected = {
-      "exaone4",      "falcon",      "gemma2",     "gemma3_text",
-      "glm4",         "glm4_moe",    "granite",    "hy_v3",
-      "internlm3",    "kimi_linear", "lfm2",       "lfm2_moe",
-      "llama",        "minimax_m2",  "ministral",  "ministral3",
-      "mistral",      "mixtral",     "nemotron_h", "olmo2",
-      "olmo3",        "olmo_hybrid", "olmoe",      "phi3",
-      "qwen2",        "qwen2_moe",   "qwen3",      "qwen3_5_moe_text",
-      "qwen3_5_text", "qwen3_moe",   "qwen3_next", "qwen3_vl_moe_text",
-      "seed_oss",     "smollm3"};
+  const std::set<std::string> expected = {"deepseek_v2",
+                                          "deepseek_v3",
+                                          "exaone4",
+                                          "falcon",
+                                          "gemma2",
+                                          "gemma3_text",
+                                          "glm4",
+                                          "glm4_moe",
+                                          "glm4_moe_lite",
+                                          "granite",
+                                          "hy_v3",
+                                          "internlm3",
+                                          "kimi_k2",
+                                          "kimi_linear",
+                                          "lfm2",
+                                          "lfm2_moe",
+                                          "llama",
+                                          "minimax_m2",
+                                          "ministral",
+                                          "ministral3",
+                                          "mistral",
+                                          "mistral4",
+                                          "mixtral",
+                                          "nemotron_h",
+                                          "olmo2",
+                                          "olmo3",
+                                          "olmo_hybrid",
+                                          "olmoe",
+                                          "phi3",
+                                          "qwen2",
+                                          "qwen2_moe",
+                                          "qwen3",
+                                          "qwen3_5_moe_text",
+                                          "qwen3_5_text",
+                                          "qwen3_moe",
+                                          "qwen3_next",
+                                          "qwen3_vl_moe_text",
+                                          "seed_oss",
+                                          "smollm3"};
   EXPECT_EQ(trained, expected);
 }
 
@@ -677,6 +706,23 @@ TEST(Training, RefusesMixersBesideEachOther) {
                  "layer 0 of the model cannot be trained: its state space reads what attention "
                  "beside it reads, and the gradient of that is not implemented");
   trains("lfm2");
+}
+
+TEST(Training, RefusesLatentsThatHaveNoBackward) {
+  const auto refuse = [](const char* family, int value, const std::string& why) {
+    DecoderSpec spec = override_spec(preset_spec("tiny"), {.family = family});
+    for (LayerSpec& layer : spec.layer_specs) layer.attention()->latent->value = value;
+    expect_message(
+        error_of([&] { expect_trainable(spec); }),
+        "layer 0 of the model cannot be trained: " + why + ", whose gradient is not implemented");
+  };
+  refuse("deepseek_v32", 32, "an indexer chooses what its attention reads");
+  refuse("deepseek_v3", 40, "its heads' outputs are no whole thirty-twos");
+  expect_trainable(override_spec(preset_spec("tiny"), {.family = "deepseek_v3"}));
+  TrainerOptions on_gpu = tiny_options(tiny_models_with_latents()[0].spec);
+  on_gpu.device = "cuda";
+  expect_message(error_of([&] { Trainer(on_gpu, 1); }),
+                 "the trainer was asked for on cuda, which has no backward of latent attention");
 }
 
 TEST(Training, RefusesWeightsInBlocks) {

@@ -189,6 +189,36 @@ inline std::vector<TinyModel> tiny_models_with_states() {
           {"state_space_alone", alone}};
 }
 
+// Attention to latents: with a vector of its own for queries and without, with a rotation and
+// without, of the sizes of DeepSeek's heads.
+inline std::vector<TinyModel> tiny_models_with_latents() {
+  const auto of = [](const char* family, const LatentSpec& latent) {
+    DecoderSpec spec = tiny_spec(family);
+    spec.kv_heads = 1;
+    spec.head_dim = latent.rank + latent.rope;
+    for (LayerSpec& layer : spec.layer_specs) {
+      AttentionSpec& attention = *layer.attention();
+      attention.latent = latent;
+      attention.rope = RopeSpec{.rotated = latent.rope};
+      attention.score_scale = 1 / std::sqrt(static_cast<double>(latent.nope + latent.rope));
+    }
+    return spec;
+  };
+  DecoderSpec v3 =
+      of("deepseek_v3",
+         {.rank = 32, .rope = 8, .nope = 32, .value = 64, .query_rank = 40, .norm_eps = 1e-3f});
+  DecoderSpec v2 = of("deepseek_v2", {.rank = 64, .rope = 12, .nope = 32, .value = 32});
+  DecoderSpec still = v2;
+  still.family = "kimi_linear";
+  for (LayerSpec& layer : still.layer_specs) layer.attention()->rope = std::nullopt;
+  DecoderSpec wide =
+      of("deepseek_v3", {.rank = 512, .rope = 64, .nope = 64, .value = 32, .query_rank = 96});
+  wide.heads = 2;
+  wide.layers = 1;
+  wide.layer_specs.pop_back();
+  return {{"latents", v3}, {"latents_alone", v2}, {"still_latents", still}, {"wide_latents", wide}};
+}
+
 // Weights of bf16 in a layout; norms near 1.
 inline std::vector<bf16_t> random_weights(const ParameterLayout& layout, uint32_t seed) {
   std::mt19937 random(seed);

@@ -126,7 +126,7 @@ json::Value small_config(const json::Value& shape) {
   // Every expert of these: bf16's error turns no choice.
   const std::string family = shape.find("model_type")->as_string();
   if (family == "olmoe" || family == "qwen2_moe") config.set("num_experts_per_tok", 6);
-  if (family == "glm4_moe")
+  if (shape.find("n_routed_experts"))
     for (const auto& [key, value] : {std::pair{"n_routed_experts", 6},
                                      {"num_experts_per_tok", 6},
                                      {"n_group", 1},
@@ -141,7 +141,8 @@ void add_families(json::Value& cases, const std::string& folder) {
   for (const auto& [file, families] :
        {std::pair{"tiny_configs.json", std::vector{"gemma3_text", "olmo2", "olmo3", "exaone4"}},
         std::pair{"tiny_expert_configs.json",
-                  std::vector{"qwen3_moe", "olmoe", "qwen2_moe", "glm4_moe"}}}) {
+                  std::vector{"qwen3_moe", "olmoe", "qwen2_moe", "glm4_moe", "deepseek_v2",
+                              "deepseek_v3"}}}) {
     const std::string path = folder + "/" + file;
     const json::Value shapes = json::parse(read_whole_file(path, 1 << 20), path);
     for (const char* family : families) {

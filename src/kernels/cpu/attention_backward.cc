@@ -19,7 +19,7 @@ namespace invar::cpu {
 namespace {
 
 constexpr int64_t kSlots = 128, kQueries = 256;  // of a block
-constexpr int64_t kMaxHead = 256;
+constexpr int64_t kMaxHead = 576;
 
 // A unit's arrays in a share's scratch memory; see Layout for sizes.
 struct Memory {

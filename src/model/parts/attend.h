@@ -51,4 +51,11 @@ class Attend {
   const Arrays& at_;
 };
 
+// From the gradient of what attention left to those of rotated queries and keys, and of values:
+// [T][width], in workspace().qkv.
+void attend_backward(BackwardPass& b, const AttentionSpec& spec, const KvLayer& kv,
+                     const Attend::Arrays& at, const Activation& d_out, int64_t width);
+// Back through the rotation, there; rounded in workspace().wide. Norms are the caller's to add.
+QkvBackwardParams rotation_backward(const BackwardPass& b, int layer, int64_t width);
+
 }  // namespace invar

@@ -83,7 +83,6 @@ class Attention final : public PartOf<AttentionWeights, AttentionActivations> {
   bool makes_values() const { return spec_.keys_are_values || spec_.has_value_norm; }
   int64_t query_width() const { return int64_t{share_.heads} * head_dim(); }
   int64_t qkv_width() const { return int64_t{share_.heads + 2 * own_kv_heads()} * head_dim(); }
-  void attention_backward(BackwardPass& b, const Kept& kept, const Activation& d_attended) const;
   void head_norm_gradient(BackwardPass& b, const Kept& kept, TensorRole role, int64_t first,
                           int64_t heads) const;
   Activation qkv_backward(BackwardPass& b, const Kept& kept) const;

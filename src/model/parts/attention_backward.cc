@@ -6,30 +6,49 @@ namespace invar {
 
 using enum TensorRole;
 
-// d_qkv of rotated queries and keys, and of values.
-void Attention::attention_backward(BackwardPass& b, const Kept& kept,
-                                   const Activation& d_attended) const {
-  const Activations& at = kept.at;
+void attend_backward(BackwardPass& b, const AttentionSpec& spec, const KvLayer& kv,
+                     const Attend::Arrays& at, const Activation& d_out, int64_t width) {
   const BackwardWorkspace& ws = b.workspace();
   b.run("attention backward", b.kernels().attention_backward,
         AttentionBackwardParams{.forward = {.q = at.q,
                                             .rows = b.rows(),
-                                            .heads = model_.heads,
+                                            .heads = b.spec().heads,
                                             .positions = b.tables().positions,
                                             .table_of = b.tables().table_of,
                                             .tables = b.tables().tables,
-                                            .window = spec_.window,
-                                            .kv = kept.kv,
-                                            .out = at.ungated.data ? at.ungated : at.attended,
-                                            .score_scale = spec_.score_scale},
+                                            .window = spec.window,
+                                            .kv = kv,
+                                            .out = at.out,
+                                            .score_scale = spec.score_scale},
                                 .max = at.max,
                                 .sum = at.sum,
-                                .d_out = d_attended,
+                                .d_out = d_out,
                                 .max_positions = ws.max_positions,
                                 .d_qkv = ws.qkv.data(),
-                                .d_qkv_stride = qkv_width(),
+                                .d_qkv_stride = width,
                                 .scratch = ws.scratch.data(),
                                 .scratch_stride = ws.scratch_stride});
+}
+
+QkvBackwardParams rotation_backward(const BackwardPass& b, int layer, int64_t width) {
+  const DecoderSpec& spec = b.spec();
+  const BackwardWorkspace& ws = b.workspace();
+  return {.d_qkv = ws.qkv.data(),
+          .d_qkv_stride = width,
+          .qkv = nullptr,
+          .qkv_stride = width,
+          .rows = b.rows(),
+          .heads = spec.heads,
+          .kv_heads = spec.kv_heads,
+          .head_dim = spec.head_dim,
+          .q_norm = nullptr,
+          .k_norm = nullptr,
+          .norm_eps = spec.norm_eps,
+          .positions = b.tables().rotations,
+          .cos = b.rope(layer).cos(),
+          .sin = b.rope(layer).sin(),
+          .rs = ws.rs.data(),
+          .out = BackwardPass::activation(ws.wide, width)};
 }
 
 void Attention::head_norm_gradient(BackwardPass& b, const Kept& kept, TensorRole role,
@@ -55,30 +74,17 @@ void Attention::head_norm_gradient(BackwardPass& b, const Kept& kept, TensorRole
 Activation Attention::qkv_backward(BackwardPass& b, const Kept& kept) const {
   const DecoderSpec& spec = model_;
   const Weights& w = kept.w;
-  const Activation d_qkv = BackwardPass::activation(b.workspace().wide, qkv_width());
-  b.run("rotation backward", b.kernels().qkv_backward,
-        QkvBackwardParams{.d_qkv = b.workspace().qkv.data(),
-                          .d_qkv_stride = qkv_width(),
-                          .qkv = kept.at.qkv,
-                          .qkv_stride = qkv_width(),
-                          .rows = b.rows(),
-                          .heads = spec.heads,
-                          .kv_heads = spec.kv_heads,
-                          .head_dim = spec.head_dim,
-                          .q_norm = w.q_norm,
-                          .k_norm = w.k_norm,
-                          .norm_eps = spec.norm_eps,
-                          .positions = b.tables().rotations,
-                          .cos = b.rope(layer_).cos(),
-                          .sin = b.rope(layer_).sin(),
-                          .rs = b.workspace().rs.data(),
-                          .is_joint = spec.joint_qk_norm,
-                          .out = d_qkv});
+  QkvBackwardParams params = rotation_backward(b, layer_, qkv_width());
+  params.qkv = kept.at.qkv;
+  params.q_norm = w.q_norm;
+  params.k_norm = w.k_norm;
+  params.is_joint = spec.joint_qk_norm;
+  b.run("rotation backward", b.kernels().qkv_backward, params);
   if (spec.qk_norm) {
     head_norm_gradient(b, kept, q_norm, 0, spec.heads);
     head_norm_gradient(b, kept, k_norm, spec.heads, spec.kv_heads);
   }
-  return d_qkv;
+  return params.out;
 }
 
 void Attention::backward(BackwardPass& b, const Kept& kept) const {
@@ -94,7 +100,13 @@ void Attention::backward(BackwardPass& b, const Kept& kept) const {
             ws.attended.data());
   if (spec_.has_output_gate) output_gate_backward(b, at);
 
-  attention_backward(b, kept, b.round(ws.attended.data(), queries, ws.wide));
+  const Attend::Arrays arrays{.products = nullptr,
+                              .q = at.q,
+                              .out = at.ungated.data ? at.ungated : at.attended,
+                              .max = at.max,
+                              .sum = at.sum};
+  attend_backward(b, spec_, kept.kv, arrays, b.round(ws.attended.data(), queries, ws.wide),
+                  qkv_width());
   const Activation d_qkv = qkv_backward(b, kept);
   b.matmul("qkv dX", d_qkv, kept.transposed.qkv, ws.normed.data());
   b.pack_inputs(at.normed, d);

@@ -207,7 +207,7 @@ void DenseFfn::backward(BackwardPass& b, const Kept& kept) const {
   const BackwardPass::Norm norm{post_norm, layer_, w.norm, post_norm_bias};
   if (!spec_.is_parallel) return b.norm(norm, at.stream);
   // Attention reads the same stream and comes next: until then this gradient stands beside.
-  b.clear(ws.beside);
+  b.clear(ws.beside, model_.hidden);
   b.norm(norm, b.layer_input(layer_), ws.beside.data());
 }
 
