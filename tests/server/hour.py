@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 """An hour of a server's life: a trace's lengths, every protocol, two keys, kills and engines that stand still.
-Usage: hour.py INVAR [--minutes M] [--trace CSV] [--rate R] [--every SECONDS] [--control]
+Usage: hour.py INVAR [--minutes M] [--trace CSV] [--rate R] [--every SECONDS] [--patience SECONDS] [--control]
 
 Two keys ask a server of models/story with --engine-process and a journal, R requests a second of the trace's lengths (a quarter of
 them; without one they are drawn), each whole or as a stream, again until it is answered as a whole. Every SECONDS, but not before
@@ -28,7 +28,7 @@ from served import Served, ask_once, children, free_port
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 KEYS = ("one", "two")
-MOST_MIB_A_MINUTE, MOST_STILL_SECONDS, PATIENCE = 1, 15, 240
+MOST_MIB_A_MINUTE, MOST_STILL_SECONDS = 1, 15
 MIB = 1 << 20
 
 
@@ -115,7 +115,7 @@ class Hour:
         if number == self.never:
             return None
         names = {"Idempotency-Key": name} if name and path.startswith("/v1/") else {}
-        return ask_once(self.port, "POST", path, body, {"Authorization": f"Bearer {key}", **names}, PATIENCE)
+        return ask_once(self.port, "POST", path, body, {"Authorization": f"Bearer {key}", **names}, self.asked.patience)
 
     def fault(self, number, what):
         with self.lock:
@@ -123,7 +123,7 @@ class Hour:
 
     def check(self, number, key, name):
         """Asks until the answer is whole, which it must be at once unless the server died meanwhile."""
-        end = time.monotonic() + (5 if self.asked.control else PATIENCE)
+        end = time.monotonic() + (5 if self.asked.control else self.asked.patience)
         while time.monotonic() < end:
             deaths = self.deaths
             found = self.ask(number, key, name)
@@ -257,6 +257,7 @@ def main():
     parser.add_argument("--rate", type=float, default=5, help="requests a second, at most")
     parser.add_argument("--workers", type=int, default=6)
     parser.add_argument("--every", type=float, default=45, help="seconds from one disturbance to the next")
+    parser.add_argument("--patience", type=float, default=240, help="seconds until an answer that is not whole is lost; a build with checks of threads wants more, and fewer disturbances")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--control", action="store_true")
     asked = parser.parse_args()
