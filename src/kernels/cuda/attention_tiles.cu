@@ -2,7 +2,8 @@
 //
 // A block takes 64 rows of two query heads of a key/value head, or 128 rows of one, a warpgroup
 // each. One warp fetches keys and values split by split. While the tensor cores multiply a split's
-// second half of values and the next split's keys, the warpgroups compute probabilities.
+// second half of values and the next split's keys, the warpgroups compute probabilities. Heads of
+// 256 have another order of work (attention_wide.cuh).
 #include "kernels/cuda/attention_quotients.cuh"
 #include "kernels/cuda/attention_tasks.cuh"
 #include "kernels/cuda/attention_wide.cuh"

@@ -2,11 +2,13 @@
 // the values of a head of a sequence. Four warps make values, each those of a stretch, one after
 // the other; four keep the state in registers, and make outputs. So what one stretch waits for is
 // as little as the definition allows: the values of the stretch before, and a step.
+#include "base/check.h"
 #include "device/cuda/cuda_stream.h"
 #include "kernels/cuda/aligned.h"
 #include "kernels/cuda/cuda_kernels.h"
 #include "kernels/cuda/recurrent_keeper.cuh"
 #include "kernels/cuda/recurrent_makers.cuh"
+#include "kernels/cuda/torch_operators.h"
 
 namespace invar::cuda {
 
@@ -63,9 +65,11 @@ __global__ __launch_bounds__(kCarryThreads,
   const bf16_t* kept =
       p.layer.values.at<bf16_t>(p.places.cell_of(piece.begin, p.places.positions[piece.begin])) +
       head * p.layer.value_elements() + slice * kPieceValues;
-  for (int at = threadIdx.x; at < piece.slot * kPieceValues; at += kCarryThreads) {
+  // Slots behind a piece's rows are multiplied by zeros, so that they have to be finite.
+  for (int at = threadIdx.x; at < kChunkSlots * kPieceValues; at += kCarryThreads) {
     const int slot = at / kPieceValues, e = at % kPieceValues;
-    shared.u[e * kUStride + slot] = kept[value_index(p.layer, slot, e)];
+    shared.u[e * kUStride + slot] =
+        slot < piece.slot ? kept[value_index(p.layer, slot, e)] : bf16_t{};
   }
   if (threadIdx.x < kRole) {
     Maker maker(p, shared, head, slice * kPieceValues);
@@ -102,7 +106,6 @@ void carry_states(const RecurrenceParams& p, const PieceRange& range, const Exec
          {.blocks = blocks, .threads = kCarryThreads, .shared_bytes = 0}, on, p, range);
 }
 
-// Whether the layer has kernels of its own for long runs and for few rows.
 bool has_own_kernels(const RecurrenceParams& p) {
   const RecurrentLayer& layer = p.layer;
   return p.scratch && layer.kind != Recurrence::channel_delta && layer.key_size == kPieceKey &&
@@ -112,10 +115,12 @@ bool has_own_kernels(const RecurrenceParams& p) {
 
 // Long runs: as many pieces at a time as the scratch memory holds the weights of.
 void recur_in_pieces(const RecurrenceParams& p, const Execution& on) {
-  constexpr size_t kOthers = 1 << 20;  // of attention: its counters are zero between kernels
+  constexpr size_t kOthers = 1 << 20;  // attention's counters, which are zero between kernels
+  static_assert(kOthers >= kAttentionZeros);
   const int64_t pieces = most_pieces(p.places.rows, p.sequences);
   const auto room =
       static_cast<int64_t>((kAttentionScratch - kOthers) / (sizeof(PieceWeights) * p.layer.heads));
+  CHECK(room > 0, "scratch memory for the heads of a recurrent layer");
   for (int64_t first = 0; first < pieces; first += room) {
     const PieceRange range{
         static_cast<int>(first), static_cast<int>(std::min(room, pieces - first)),

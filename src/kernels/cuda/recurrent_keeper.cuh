@@ -28,7 +28,7 @@ class Keeper : Carrier {
     load_weights_of(piece, w, 0, loaded_[0]);
   }
 
-  // With what is loaded of `piece`; then loads what `next` needs, if that is there.
+  // Ends `piece`, of which everything is loaded; loads what `next` needs, if that is there.
   __device__ void keep(const Piece& piece, const PieceWeights& w, const Piece& next,
                        const PieceWeights* next_w) {
     Tile of_state, dots = {}, moved[2] = {};

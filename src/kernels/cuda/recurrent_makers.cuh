@@ -15,7 +15,8 @@ class Solver : Carrier {
     load_weights_of(piece, w);
   }
 
-  // With what is loaded for `piece`; then loads what `next` needs, if that is there.
+  // Makes the values of `piece`, of which everything is loaded; loads what `next` needs, if that is
+  // there.
   __device__ void solve(const Piece& piece, const Piece& next, const PieceWeights* next_w) {
     Tile rest, dots = {};
     meet_state(keys_, rest);

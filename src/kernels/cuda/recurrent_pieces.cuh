@@ -88,8 +88,9 @@ struct PieceRange {
   int first, count;
   PieceWeights* weights;
 };
-// Whether a layer has these kernels, and all of them.
+// Whether a layer has kernels of its own for long runs and for few rows.
 bool has_own_kernels(const RecurrenceParams& p);
+// The whole step by these kernels.
 void recur_in_pieces(const RecurrenceParams& p, const Execution& on);
 
 void weigh_pieces(const RecurrenceParams& p, const PieceRange& range, const Execution& on);

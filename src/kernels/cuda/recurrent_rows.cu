@@ -244,7 +244,7 @@ __global__ __launch_bounds__(kThreads) void gated_vector_kernel(
     store(p.out, t * p.out.stride + first + i, y * gate_of(p, z.x[n]));
   }
 }
-// Of 128 elements that become bf16.
+// Groups are of 128 elements, which become bf16.
 __global__ __launch_bounds__(kThreads) void gated_fours_kernel(
     const __grid_constant__ GatedNormParams p) {
   const WarpOfRow own(static_cast<int>(p.groups));

@@ -59,8 +59,8 @@ __global__ __launch_bounds__(kThreads) void convolve_kernel(
   store(p.out, t * p.out.stride + c, y);
 }
 
-// Behind the kernel before, which reads what rows here overwrite. A block has some channels of 64
-// rows, one of which ends a chunk where they are a long run.
+// Rows overwrite here what the kernel before reads. A block has some channels of 64 rows, one of
+// which ends a chunk where they are a long run.
 __global__ __launch_bounds__(kThreads) void leave_inputs_kernel(
     const __grid_constant__ ShortConvParams p, int blocks_of_rows) {
   __shared__ bool leaves[kChunkSlots];
@@ -223,7 +223,7 @@ __global__ __launch_bounds__(kThreads) void convolve_fours_kernel(
   }
 }
 
-// All at once, where no row sees another one of the step.
+// One kernel does it all where no row sees another one of the step.
 template <int kTaps>
 __global__ __launch_bounds__(kThreads) void convolve_alone_kernel(
     const __grid_constant__ ShortConvParams p) {
