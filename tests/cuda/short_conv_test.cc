@@ -14,6 +14,7 @@ struct ConvRows {
   std::vector<int32_t> position, table_of, write_cell, before_of, next;
   std::vector<std::vector<int32_t>> tables;
   int32_t sequences = 0;
+  std::vector<int32_t> write_begin = {};  // empty: each row has one cell
 
   // Of chunks, and of states.
   int32_t cells() const {
@@ -70,6 +71,24 @@ ConvRows rows_alone() {
           .sequences = 3};
 }
 
+// Two paths from position 61 on, which part behind 62: each has cells of its own, where the shared
+// rows go, too.
+ConvRows draft_tree() {
+  ConvRows tree{.tables = {{0, 1}, {2, 3}}, .sequences = 1, .write_begin = {0}};
+  for (int32_t at = 61; at < 67; ++at)
+    for (int32_t path = 0; path < (at < 63 ? 1 : 2); ++path) {
+      const int32_t chunk = at / kChunkSlots;
+      tree.position.push_back(at);
+      tree.table_of.push_back(path);
+      tree.write_cell.push_back(2 * path + chunk);
+      if (at < 63) tree.write_cell.push_back(2 + chunk);
+      tree.write_begin.push_back(static_cast<int32_t>(tree.write_cell.size()));
+      tree.before_of.push_back(-1);
+      tree.next.push_back(at == 63 ? path : -1);
+    }
+  return tree;
+}
+
 class Convolution {
  public:
   Convolution(Device& gpu, const ConvRows& rows, int64_t width, int taps, bool has_gates,
@@ -90,7 +109,7 @@ class Convolution {
         rounded_(gpu, std::ssize(out_.host)),
         positions_(gpu, rows.position),
         table_of_(gpu, rows.table_of),
-        write_begin_(gpu, ascending(rows_ + 1)),
+        write_begin_(gpu, rows.write_begin.empty() ? ascending(rows_ + 1) : rows.write_begin),
         write_cell_(gpu, rows.write_cell),
         before_of_(gpu, rows.before_of),
         next_(gpu, rows.next),
@@ -199,8 +218,8 @@ TEST_F(ShortConvOnGpu, ShortConvolutions) {
         }
 }
 
-TEST_F(ShortConvOnGpu, ManyRowsAndRoundedOutputs) {
-  for (const ConvRows& rows : {many_rows(), rows_alone()})
+TEST_F(ShortConvOnGpu, StepsAndRoundedOutputs) {
+  for (const ConvRows& rows : {many_rows(), rows_alone(), draft_tree()})
     for (const int64_t width : {70, 96})
       for (const int taps : {2, 3, 4})
         for (const DType type : {DType::f32, DType::bf16}) {
