@@ -47,7 +47,7 @@ struct Kernels {
   Order order;
   WeightLayout weights = WeightLayout::panels;  // that its products read
   CacheLayout cache = CacheLayout::panels;      // that its attention reads
-  size_t attention_scratch = 0;                 // bytes that make its attention faster
+  size_t attention_scratch = 0;                 // bytes that make attention, recurrences faster
   size_t blocks_scratch = 0;                    // bytes that its products of blocks need
 
   Operation<EmbedParams> embed;

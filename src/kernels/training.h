@@ -349,7 +349,6 @@ struct TrainingKernels {
   Operation<SumPairsParams> sum_pairs;
   Operation<RouterBackwardParams> router_backward;
   Operation<GatherLeavesParams> gather_leaves;
-  // Null where a device has no such backward.
   Operation<SharedGradientsParams> shared_gradients;
   Operation<ShortConvBackwardParams> short_conv_backward;
   Operation<GatedNormBackwardParams> gated_norm_backward;
