@@ -230,7 +230,7 @@ void bench_recurrent(Device& gpu, GpuTimer& timer, int32_t sequences, int32_t ro
     fmt::print(" {:.1f} |", us);
     sum += us;
   }
-  // What a recurrence that moves a state of f32 with every row reads and writes.
+  // A plain recurrence reads and writes a state of f32 with every row.
   const double plain = 2.0 * sequences * kHeads * kSize * kSize * 4;
   fmt::print(" {:.1f} | {:.2f} |\n", sum, plain / sum * 1e-6);
   std::fflush(stdout);

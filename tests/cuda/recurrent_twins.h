@@ -89,7 +89,7 @@ class RecurrentTwins {
     device_tables_.upload();
   }
 
-  // What earlier rows could have left; the layer's sizes need no padding.
+  // Cells hold what earlier rows could have left; the layer's sizes need no padding.
   void fill_memory(Random& random) {
     for (Twin<bf16_t>* twin : {&keys_, &values_})
       for (bf16_t& x : twin->host) x = f32_to_bf16(random.uniform());
@@ -147,7 +147,7 @@ class RecurrentTwins {
                         .scratch = on_gpu ? scratch_.data() : nullptr},
                        at);
   }
-  // Of what runs from here on.
+  // Spoils what runs from here on.
   void spoil_decays() {
     for (float& g : decays.host) g = g - 1.0f;
     decays.upload();

@@ -16,7 +16,7 @@ struct ConvRows {
   int32_t sequences = 0;
   std::vector<int32_t> write_begin = {};  // empty: each row has one cell
 
-  // Of chunks, and of states.
+  // Counts the cells of chunks, and of states.
   int32_t cells() const {
     int32_t most = 0;
     for (const auto& table : tables) most = std::max(most, std::ranges::max(table) + 1);
@@ -122,7 +122,7 @@ class Convolution {
     }
     host_tables_ = std::make_unique<Twin<const int32_t*>>(gpu, of_host);
     tables_ = std::make_unique<Twin<const int32_t*>>(gpu, of_gpu);
-    // What earlier rows have left.
+    // Cells hold what earlier rows have left.
     for (auto* array : {&inputs_, &before_}) {
       for (bf16_t& value : array->host) value = f32_to_bf16(random_.uniform());
       array->upload();

@@ -9,7 +9,7 @@
 
 namespace invar {
 
-// Of layers with experts: those that each position goes through, one position after the other.
+// The experts that each position goes through, one position after the other, of layers with some.
 using ExpertsOfRows = std::map<int, std::vector<int32_t>>;
 
 // One sequence of a training batch. Token i + 1 is the target of token i; weights[i] is what its
@@ -22,8 +22,8 @@ struct Example {
   // it is to say, what that counts. Empty without one.
   std::vector<int32_t> next, mtp_targets;
   std::vector<double> mtp_weights;
-  // What the engine chose. Empty: as the routers say, where two may be so near that its rounding
-  // turns them.
+  // The experts that the engine chose. Empty: as the routers say, where two may be so near that its
+  // rounding turns them.
   ExpertsOfRows experts = {};
 };
 

@@ -13,7 +13,7 @@ struct LatentF64 {
 
   int64_t heads, rank, rope, nope, value;
   double scale;  // of scores
-  // Of the pair i and the row t at [i * stride + t].
+  // The pair i and the row t stand at [i * stride + t].
   const std::vector<double>&cos, &sin;
   int64_t stride;
   const double *key_up, *value_up;  // of each head [rank][nope], [value][rank]

@@ -156,7 +156,7 @@ __device__ void fetch(const AttentionParams& p, const TileWork& work, const CUte
 
 // ---- The warpgroups
 
-// What became of a lane's two rows of a head: parts of the columns, from the first one on.
+// Ends and writes a lane's two rows of a head, whose columns come in parts, the first ones first.
 class TileRows {
  public:
   __device__ TileRows(const AttentionParams& p, const TileWork& work, RowState& state,

@@ -217,8 +217,8 @@ class HeadOfSequence : private ChannelGradients<order> {
     if (warp == 0) add_gradients_of_decays();
   }
 
-  // Of the sum of a row's decays, which multiplies some numbers and divides others, and of what the
-  // row writes. By a warp.
+  // A warp makes the gradients of the sum of a row's decays, which multiplies some numbers and
+  // divides others, and of what the row writes.
   __device__ void gradients_of_row(int i) const {
     float lanes[2] = {};
     for (int d = threadIdx.x % kWarp, half = 0; d < r_; d += kWarp, half ^= 1) {

@@ -1,4 +1,4 @@
-// What the backward of a recurrence remembers of one value head of one sequence.
+// The memory that the backward of a recurrence has for one value head of one sequence.
 #pragma once
 
 #include <type_traits>

@@ -105,7 +105,7 @@ __device__ void multiply_portable(const Operand& x, int rows, const Operand& w, 
 template <Order order>
 class Operands {
  public:
-  // What products of rows of up to `key_size` and `value_size` elements, and of slots, take.
+  // The elements that products of rows of up to `key_size` and `value_size`, and of slots, take.
   static constexpr int x_elements(int slots, int key_size, int value_size) {
     const int by_slots = slots * operand_stride(order, most(slots, key_size, value_size));
     const int by_keys = whole_tiles(key_size) * operand_stride(order, slots);

@@ -1,4 +1,4 @@
-// What the roles of recurrent_carry.cu share: a block's shared memory, the rows and elements of a
+// The roles of recurrent_carry.cu share this: a block's shared memory, the rows and elements of a
 // lane, and the products with the state and with values.
 #pragma once
 
@@ -11,7 +11,7 @@ namespace invar::cuda::carry {
 constexpr int kRole = kStretches * kWarp;  // threads of a role
 constexpr int kCarryThreads = 2 * kRole;
 constexpr int kStateIsThere = 1, kKeepersSee = 2;  // barriers; 0 is that of values of a stretch
-constexpr int kSteps = kPieceKey / 16, kTiles = kPieceValues / 8;
+constexpr int kSteps = kKeySteps, kTiles = kPieceValues / 8;
 // Elements from row to row of shared memory, so that lanes read different banks.
 constexpr int kOperandStride = kPieceKey + 16, kUStride = kChunkSlots + 8,
               kRestStride = kPieceValues + 4;
@@ -52,20 +52,9 @@ class Carrier {
   // The slot of one of the lane's two rows.
   __device__ int slot_of(int r) const { return stretch_ * kStretchSlots + 2 * i_ + r; }
 
-  // Two rows of queries or keys, as steps take them.
+  // Queries or keys of the lane's two rows.
   __device__ void load_rows(const void* rows, const Piece& piece, StepOutputs (&x)[kSteps]) const {
-#pragma unroll
-    for (int r = 0; r < 2; ++r) {
-      const bool is_there = piece.has(slot_of(r));
-      const uint32_t* row = reinterpret_cast<const uint32_t*>(
-          static_cast<const bf16_t*>(rows) +
-          (piece.row(slot_of(r)) * layer_.key_heads + key_head_) * kPieceKey);
-#pragma unroll
-      for (int s = 0; s < kSteps; ++s) {
-        const StepRows pairs = is_there ? load_row(row, s, lane_) : StepRows{};
-        x[s].a[r] = pairs.b[0], x[s].a[2 + r] = pairs.b[1];
-      }
-    }
+    cuda::load_rows(layer_, rows, key_head_, piece, slot_of(0), x);
   }
   __device__ void load_inputs(const Piece& piece, float2 (&v)[2][kTiles]) const {
 #pragma unroll

@@ -63,7 +63,7 @@ class Keeper : Carrier {
   }
 
  private:
-  // What values of a stretch are multiplied with.
+  // Values of a stretch are multiplied with these.
   struct Weights {
     Fragment folded[2], of_queries;
   };
@@ -74,7 +74,7 @@ class Keeper : Carrier {
     if (stretch <= stretch_)
       to.of_queries = w.of_queries[PieceWeights::query_block(stretch_, stretch)][lane_];
   }
-  // What the end of a piece needs, loaded early.
+  // The end of a piece needs these, which are loaded early.
   struct Ends {
     float decays[2];  // of the lane's two rows
     float decay;      // of the chunk

@@ -48,13 +48,13 @@ class Solver : Carrier {
   }
 
  private:
-  // What the rows without their own chunk need.
+  // Loads for the part of values that comes from the state.
   __device__ void load_rows_of(const Piece& piece, const PieceWeights& w) {
     load_rows(p_.k, piece, keys_);
     load_inputs(piece, v_);
     decays_[0] = w.decay[slot_of(0)], decays_[1] = w.decay[slot_of(1)];
   }
-  // What the rest needs.
+  // Loads for the part that comes from the chunk.
   __device__ void load_weights_of(const Piece& piece, const PieceWeights& w) {
 #pragma unroll
     for (int s = 0; s < kStretches - 1; ++s)
@@ -159,7 +159,7 @@ class Solver : Carrier {
     if (__any_sync(kAllLanes, non_finite_ != 0 || (is_mine && write_end_ > write_begin_ + 1)))
       leave_rare(piece);
   }
-  // What few pieces have: rows of several cells, and flags.
+  // Few pieces have rows of several cells, or flags.
   __device__ void leave_rare(const Piece& piece) const {
     const bf16_t* u = shared_.u + lane_ * kUStride + stretch_ * kStretchSlots;
 #pragma unroll 1

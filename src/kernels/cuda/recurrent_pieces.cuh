@@ -16,8 +16,8 @@ constexpr int kStretches = kChunkSlots / kStretchSlots;
 // A row of a fragment of 16 rows and 16 inner elements: what a lane gives to step().
 using Fragment = uint4;
 
-// What the rows of one chunk weigh in one head. A stretch is 16 rows or slots; fragments have rows
-// of a stretch, or 16 elements of a key, and the slots of a stretch.
+// The weights of the rows of one chunk in one head. A stretch is 16 rows or slots; fragments have
+// rows of a stretch, or 16 elements of a key, and the slots of a stretch.
 struct PieceWeights {
   Fragment of_queries[kStretches * (kStretches + 1) / 2][kWarp];  // see query_block
   Fragment of_keys[kStretches * (kStretches - 1) / 2][kWarp];     // see key_block
@@ -37,6 +37,26 @@ struct Piece {
   __device__ bool has(int s) const { return s >= slot && s < seen; }
   __device__ bool ends_chunk() const { return seen == kChunkSlots; }
 };
+
+// The queries or keys of two neighbouring slots, as steps take them: zeros where the piece has
+// none.
+constexpr int kKeySteps = kPieceKey / 16;
+__device__ __forceinline__ void load_rows(const RecurrentLayer& layer, const void* rows,
+                                          int key_head, const Piece& piece, int slot,
+                                          StepOutputs (&x)[kKeySteps]) {
+#pragma unroll
+  for (int r = 0; r < 2; ++r) {
+    const bool is_there = piece.has(slot + r);
+    const uint32_t* row = reinterpret_cast<const uint32_t*>(
+        static_cast<const bf16_t*>(rows) +
+        (piece.row(slot + r) * layer.key_heads + key_head) * kPieceKey);
+#pragma unroll
+    for (int s = 0; s < kKeySteps; ++s) {
+      const StepRows pairs = is_there ? load_row(row, s, threadIdx.x % kWarp) : StepRows{};
+      x[s].a[r] = pairs.b[0], x[s].a[2 + r] = pairs.b[1];
+    }
+  }
+}
 
 // Where elements of a head stand: cells are in rows, whose sizes need no padding here.
 __device__ inline int value_index(const RecurrentLayer& layer, int slot, int e) {

@@ -68,7 +68,7 @@ class ShortRow {
         j_(lane_ % 4),
         first_(warp_ * kPieceValues) {}
 
-  // What it will read, into the L2 cache.
+  // Brings into the L2 cache what compute() will read.
   __device__ void prefetch() const {
     if (threadIdx.x != 0) return;
     const int slots = (stretch_ + 1) * kStretchSlots;
@@ -202,7 +202,7 @@ class ShortRow {
       }
     }
   }
-  // What the row weighs at the slots of a stretch.
+  // Weighs the row at the slots of a stretch.
   __device__ void weigh(int stretch, const StepOutputs (&slots)[kSteps],
                         const StepRows (&x)[kSteps], float sum) const {
     float dots[4] = {};

@@ -1,4 +1,4 @@
-// What rows of long runs weigh at the slots of their chunk (recurrent_pieces.cuh): a block has a
+// Weighs rows of long runs at the slots of their chunk (recurrent_pieces.cuh): a block has a
 // head of a piece, a warp the rows of a stretch.
 #include "device/cuda/cuda_stream.h"
 #include "kernels/cuda/recurrent_pieces.cuh"
@@ -10,7 +10,7 @@ namespace invar::cuda {
 namespace {
 
 constexpr int kPieceThreads = kStretches * kWarp;
-constexpr int kSteps = kPieceKey / 16;
+constexpr int kSteps = kKeySteps;
 
 constexpr int kKeyStride = kPieceKey + 16;  // so that lanes read different banks
 
@@ -122,26 +122,12 @@ class Weigher {
       sums(p_.places.write_cell[w])[s] = sums_[s];
   }
 
-  // The steps of two rows of the stretch, zeros where there is none.
-  __device__ void load_rows(const void* rows, int stretch, StepOutputs (&x)[kSteps]) const {
-    const int lane = threadIdx.x % kWarp, m = stretch * kStretchSlots + 2 * (lane / 4);
-    for (int r = 0; r < 2; ++r) {
-      const int64_t t = piece_.row(m + r);
-      const uint32_t* row = reinterpret_cast<const uint32_t*>(
-          static_cast<const bf16_t*>(rows) + (t * layer_.key_heads + key_head_) * kPieceKey);
-#pragma unroll
-      for (int s = 0; s < kSteps; ++s) {
-        const StepRows pairs = piece_.has(m + r) ? load_row(row, s, lane) : StepRows{};
-        x[s].a[r] = pairs.b[0], x[s].a[2 + r] = pairs.b[1];
-      }
-    }
-  }
-
   __device__ void weigh_rows(int stretch) {
     const int lane = threadIdx.x % kWarp, i = lane / 4, j = lane % 4;
     StepOutputs q[kSteps], k[kSteps];
-    load_rows(p_.q, stretch, q);
-    if (kHasKeys) load_rows(p_.k, stretch, k);
+    const int slot = stretch * kStretchSlots + 2 * i;  // of the lane's first row
+    load_rows(layer_, p_.q, key_head_, piece_, slot, q);
+    if (kHasKeys) load_rows(layer_, p_.k, key_head_, piece_, slot, k);
     for (int slots = 0; slots <= stretch; ++slots) {
       uint32_t of_queries[4], of_keys[4];
 #pragma unroll

@@ -18,7 +18,7 @@ constexpr int64_t kManyRows = 512;
 __device__ float kept(DType type, float x) {
   return type == DType::f32 ? f32_to_cached_f32(x) : bf16_to_f32(f32_to_cached_bf16(x));
 }
-// What is kept already.
+// Puts a number that is kept already.
 __device__ void put(void* of, DType type, int64_t i, float x) {
   if (type == DType::f32)
     static_cast<float*>(of)[i] = x;
@@ -195,7 +195,7 @@ class Window {
     }
     store_four(p_.out.data, p_.out.type, t * p_.out.stride + c_, y);
   }
-  // What the next chunk's first rows look back to, beside the next state.
+  // Leaves beside the next state what the next chunk's first rows look back to.
   __device__ void leave(int64_t t) const {
 #pragma unroll
     for (int j = 0; j < kTaps - 1; ++j)
