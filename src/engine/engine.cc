@@ -217,7 +217,8 @@ bool Engine::schedule(RequestState& state) {
        .ahead_until = runs_ahead ? state.prompt_size() + state.request.params.max_tokens : 0,
        .prefix = shares ? &state.tokens : nullptr,
        .cache_salt = salt_of(state.request),
-       .priority = state.request.priority});
+       .priority = state.request.priority,
+       .owner = state.request.owner});
   return true;
 }
 

@@ -51,6 +51,7 @@ struct Request {
   Shared<std::string> cache_salt;                 // only requests of one salt share cached blocks
   std::shared_ptr<const RequestAdapter> adapter;  // null: the model alone
   int32_t priority = 0;                           // smaller is sooner among those that wait
+  int64_t owner = 0;                              // SequenceSpec::owner
   bool hash_logits =
       true;  // keep the hash of every position whose logits are sampled from (numerics 8)
   // Tokens that the answer may be, to draft from; no bit depends on it.
@@ -80,6 +81,7 @@ inline constexpr std::tuple kFieldsOf<Request>{
     Field("adapter", &Request::adapter, {.in_body = false}),
     Field("logits_hash", &Request::hash_logits, {.in_body = false}),
     Field("priority", &Request::priority),
+    Field("owner", &Request::owner, {.in_body = false}),
     Field("pooled", &Request::pooled, {.in_body = false}),
     Field("return_routed_experts", &Request::routed_experts),
     Field("prediction", &Request::prediction, {.in_body = false}),

@@ -1,6 +1,7 @@
 #include "scheduler/scheduler.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "base/check.h"
 #include "base/error.h"
@@ -58,6 +59,9 @@ void Scheduler::add(const SequenceSpec& spec) {
     free_indices_.push_back(static_cast<int32_t>(sequences_.size()));
     sequences_.push_back({.id = 0,
                           .priority = 0,
+                          .owner = 0,
+                          .rank = 0,
+                          .turn = 0,
                           .arrival = 0,
                           .known = 0,
                           .planned = 0,
@@ -80,13 +84,16 @@ void Scheduler::add(const SequenceSpec& spec) {
   Sequence& s = sequences_[index];
   s.id = spec.id;
   s.priority = spec.priority;
-  s.arrival = arrivals_++;
+  s.owner = spec.owner;
+  s.rank = spec.priority;
+  s.arrival = s.turn = arrivals_++;
   s.known = spec.tokens;
   s.planned = s.prefill_end = s.in_flight = s.overtakers = 0;
   s.drafts = spec.drafts;
   s.ahead_until = spec.ahead_until;
   s.prefix = spec.prefix;
   s.cache_salt = spec.cache_salt;
+  note_owner(s, true);
   insert_waiting(s);
 }
 
@@ -104,6 +111,7 @@ void Scheduler::plan(int32_t budget, StepPlan& plan) {
   if (plans_in_flight() == options_.max_plans_in_flight) return;
   budget = std::min(budget, options_.max_num_batched_tokens);
   took_blocks_ = false;
+  rank_by_owner();
   make_way(plan);
   victim_end_ = running_.size();
   fill(plan, budget);
@@ -175,9 +183,7 @@ Scheduler::Sequence& Scheduler::admit(StepPlan& plan, int32_t index) {
   promised_ += owed_blocks(s);
   ++num_running_;
   const auto sooner = [&](int32_t a, int32_t b) {
-    const Sequence &first = sequences_[a], &second = sequences_[b];
-    return std::pair(order_of_resident(first), first.arrival) <
-           std::pair(order_of_resident(second), second.arrival);
+    return place_of_resident(a) < place_of_resident(b);
   };
   running_.insert(std::upper_bound(running_.begin(), running_.end(), index_of(s), sooner),
                   index_of(s));
@@ -199,6 +205,33 @@ void Scheduler::lay_aside(Sequence& s) {
   give_back_cell(s);
   s.planned = 0;
   insert_waiting(s);
+}
+
+void Scheduler::note_owner(const Sequence& s, bool has_come) {
+  if (!options_.urgent_take_slots) return;
+  ranks_are_old_ = true;
+  const auto at = std::ranges::lower_bound(by_owner_, place_of_owner(index_of(s)), {},
+                                           [&](int32_t index) { return place_of_owner(index); });
+  if (has_come)
+    by_owner_.insert(at, index_of(s));
+  else
+    by_owner_.erase(at);
+}
+
+void Scheduler::rank_by_owner() {
+  if (!std::exchange(ranks_are_old_, false)) return;
+  queue_.clear();
+  int64_t owner = 0, rank = 0;
+  const int64_t now = arrivals_++;
+  for (const int32_t index : by_owner_) {
+    Sequence& s = sequences_[index];
+    if (std::exchange(owner, s.owner) != s.owner) rank = 0;
+    if (s.owner == 0) rank = s.priority;
+    const int64_t before = std::exchange(s.rank, rank++);
+    if (s.rank != before) s.turn = now;
+    if (is_waiting(index)) insert_waiting(s);
+  }
+  std::ranges::sort(running_, {}, [&](int32_t index) { return place_of_resident(index); });
 }
 
 void Scheduler::make_way(StepPlan& plan) {
@@ -274,11 +307,12 @@ void Scheduler::emit(StepPlan& plan, Sequence& s, int32_t rows) {
 
 void Scheduler::insert_waiting(Sequence& s) {
   s.state = State::waiting;
-  queue_.add(index_of(s), queue_rank(s), s.known, s.arrival);
+  queue_.add(index_of(s), queue_rank(s), s.known, {s.turn, s.arrival});
 }
 
 void Scheduler::drop(Sequence& s) {
   index_of_.erase(s.id);
+  note_owner(s, false);
   if (s.state == State::waiting) {
     queue_.remove(index_of(s));
   } else {

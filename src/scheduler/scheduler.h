@@ -13,6 +13,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <tuple>
 #include <unordered_map>
 #include <vector>
 
@@ -43,9 +44,9 @@ struct SchedulerOptions {
   // flight have equal work: the micro-batches of a pipeline.
   bool splits_decodes = false;
   std::optional<ChunkSchedule> chunk_schedule;
-  // A waiting sequence takes places and blocks of residents that the queue's rank puts behind it;
-  // these wait again. Else an admitted sequence stays. Ranks are then places among the answers of
-  // one owner: of these, too, a short one may come before a long one (or_the_oldest).
+  // Owners have equal shares (SequenceSpec::owner). A waiting sequence takes places and blocks of
+  // residents that the queue's rank puts behind it; these wait again. Else an admitted sequence
+  // stays. Of one owner's sequences, too, a short one may come before a long one (or_the_oldest).
   bool urgent_take_slots = false;
   // Layers have a state of each sequence. Chunks of prompts then end at boundaries
   // (kv/cell_placement.h), so that a step crosses few of them.
@@ -64,6 +65,11 @@ struct SequenceSpec {
   const std::vector<int32_t>* prefix = nullptr;
   std::string cache_salt;  // only sequences of one salt share blocks
   int32_t priority = 0;    // smaller is sooner among those that wait
+  // With urgent_take_slots: the k-th of an owner's sequences that are not over, by priority and
+  // arrival, comes before the next one of another owner, and among such k-th the one that has been
+  // it for longest comes first. Those behind one that ends come forward: nobody waits for ever.
+  // 0: nobody's, its rank is its priority.
+  int64_t owner = 0;
 };
 
 // The result of one entry of a plan.
@@ -123,6 +129,9 @@ class Scheduler {
   struct Sequence {
     int64_t id = 0;
     int32_t priority = 0;
+    int64_t owner = 0;
+    int64_t rank = 0;         // its priority, or how many of its owner's come before it
+    int64_t turn = 0;         // when it came to that rank, by the numbers of arrivals
     int64_t arrival = 0;      // the order of add
     int32_t known = 0;        // tokens
     int32_t planned = 0;      // slots that the plans so far compute; known + 1 at most
@@ -155,9 +164,9 @@ class Scheduler {
   virtual bool reserves_whole_sequences() const { return false; }
 
   // The order of the queue. Sequences are admitted by rank, a smaller one sooner, and among equals
-  // by arrival; the rank is asked when the wait begins. A policy whose order changes meanwhile says
-  // which is next.
-  virtual int64_t queue_rank(const Sequence& s) const { return s.priority; }
+  // by who came to it first; the rank is asked when the wait begins and when those of owners
+  // change. A policy whose order changes meanwhile says which is next.
+  virtual int64_t queue_rank(const Sequence& s) const { return s.rank; }
   virtual int32_t next_waiting() { return queue_.oldest(); }  // its index; -1: nobody waits
   // The order of those who hold blocks, likewise: the last gives its own back when they run out.
   virtual int64_t resident_rank(const Sequence&) const { return 0; }
@@ -214,8 +223,18 @@ class Scheduler {
   void preempt(StepPlan& plan, Sequence& s);
   // Takes from the last residents what the first that waits needs, where that comes before them.
   void make_way(StepPlan& plan);
-  int64_t order_of_resident(const Sequence& s) const {
-    return options_.urgent_take_slots ? queue_rank(s) : resident_rank(s);
+  // The order of residents: a rank, then who came to it first, then the age.
+  std::tuple<int64_t, int64_t, int64_t> place_of_resident(int32_t index) const {
+    const Sequence& s = sequences_[index];
+    return {options_.urgent_take_slots ? queue_rank(s) : resident_rank(s), s.turn, s.arrival};
+  }
+  // A sequence has come, or is over: others of its owner have other ranks now.
+  void note_owner(const Sequence& s, bool has_come);
+  // Brings the ranks, and both orders by them, up to date.
+  void rank_by_owner();
+  std::tuple<int64_t, int32_t, int64_t> place_of_owner(int32_t index) const {
+    const Sequence& s = sequences_[index];
+    return {s.owner, s.priority, s.arrival};
   }
   // Its blocks are free, and it waits.
   void lay_aside(Sequence& s);
@@ -253,13 +272,15 @@ class Scheduler {
   std::vector<int32_t> free_indices_, free_cells_;
   std::unordered_map<int64_t, int32_t> index_of_;
   WaitingQueue queue_;
-  std::vector<int32_t> running_;  // slots, by order_of_resident and age
+  std::vector<int32_t> running_;  // slots, by place_of_resident
   int32_t num_running_ = 0;
   int32_t promised_ = 0;                // blocks that resident prompts have yet to take
   std::vector<int32_t> matched_;        // cached blocks of the sequence that was found to fit
   int32_t matched_state_ = -1;          // and the cell of the states behind them
   std::vector<CellCopy> state_copies_;  // of the next plan
   std::vector<int32_t> shortest_;       // resident prompts in their order by size
+  std::vector<int32_t> by_owner_;       // with urgent_take_slots: all that live, in that order
+  bool ranks_are_old_ = false;          // one of them came or went
   size_t victim_end_ = 0;               // residents from here on are in flight or gone
   bool took_blocks_ = false;            // for a resident: nobody is admitted with them in this plan
   int32_t yielding_ = -1;               // index of the resident that is to come out of flight

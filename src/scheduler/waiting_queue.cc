@@ -6,14 +6,14 @@
 
 namespace invar {
 
-void WaitingQueue::add(int32_t sequence, int64_t rank, int32_t rows, int64_t arrival) {
+void WaitingQueue::add(int32_t sequence, int64_t rank, int32_t rows, Age age) {
   if (std::ssize(tickets_) <= sequence) tickets_.resize(static_cast<size_t>(sequence) + 1, 0);
   CHECK(tickets_[sequence] == 0, "a sequence that waits already");
   tickets_[sequence] = ++last_ticket_;
   ++size_;
-  by_age_.push_back({{rank, 0, arrival}, last_ticket_, sequence});
+  by_age_.push_back({{rank, 0, age}, last_ticket_, sequence});
   std::push_heap(by_age_.begin(), by_age_.end());
-  by_size_.push_back({{sizes_of_all_ ? 0 : rank, rows, arrival}, last_ticket_, sequence});
+  by_size_.push_back({{sizes_of_all_ ? 0 : rank, rows, age}, last_ticket_, sequence});
   std::push_heap(by_size_.begin(), by_size_.end());
 }
 
@@ -23,6 +23,13 @@ void WaitingQueue::remove(int32_t sequence) {
   --size_;
   forget_stale(by_age_);
   forget_stale(by_size_);
+}
+
+void WaitingQueue::clear() {
+  std::ranges::fill(tickets_, 0);
+  by_age_.clear();
+  by_size_.clear();
+  size_ = 0;
 }
 
 int32_t WaitingQueue::oldest() {

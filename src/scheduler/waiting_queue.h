@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <tuple>
+#include <utility>
 #include <vector>
 
 namespace invar {
@@ -15,10 +16,12 @@ class WaitingQueue {
  public:
   // Whether sizes are compared among all, and not among those of one rank only.
   explicit WaitingQueue(bool sizes_of_all = false) : sizes_of_all_(sizes_of_all) {}
-  // `sequence` is a small number that names it. `rows` is what it has to compute, `arrival` differs
-  // from that of all others.
-  void add(int32_t sequence, int64_t rank, int32_t rows, int64_t arrival);
+  // Since when it waits: a time, and its arrival, which differs from that of all others.
+  using Age = std::pair<int64_t, int64_t>;
+  // `sequence` is a small number that names it. `rows` is what it has to compute.
+  void add(int32_t sequence, int64_t rank, int32_t rows, Age age);
   void remove(int32_t sequence);
+  void clear();
 
   int32_t size() const { return size_; }
   // The oldest of those with the smallest rank; the one of the fewest rows of these or of all; -1
@@ -30,7 +33,7 @@ class WaitingQueue {
 
  private:
   struct Entry {
-    std::tuple<int64_t, int32_t, int64_t> order;  // rank, 0 or rows, arrival
+    std::tuple<int64_t, int32_t, Age> order;  // rank, 0 or rows, age
     int64_t ticket;
     int32_t sequence;
     // Whether it comes after the other: the heap's top is the head.

@@ -2,7 +2,7 @@
 
 namespace invar::server {
 
-HeldSlots::~HeldSlots() {
+void HeldSlots::give_back() {
   const std::lock_guard lock(slots_.mutex_);
   const auto owner = slots_.owners_.find(owner_);
   if (owner == slots_.owners_.end()) return;
@@ -10,10 +10,8 @@ HeldSlots::~HeldSlots() {
   slots_.bytes_ -= bytes_;
   owner->second.taken -= held_;
   owner->second.bytes -= bytes_;
-  const auto ranked = owner->second.ranked.find(priority_);
-  if (ranked_ > 0 && (ranked->second -= ranked_) == 0) owner->second.ranked.erase(ranked);
-  if (owner->second.taken == 0 && owner->second.bytes == 0 && owner->second.ranked.empty())
-    slots_.owners_.erase(owner);
+  held_ = bytes_ = 0;
+  if (owner->second.taken == 0 && owner->second.bytes == 0) slots_.owners_.erase(owner);
 }
 
 bool HeldSlots::grow_to(size_t answers) {
@@ -47,16 +45,8 @@ void HeldSlots::insist_on(size_t answers) {
   held_ = answers;
 }
 
-int32_t HeldSlots::rank(int32_t priority) {
-  const std::lock_guard lock(slots_.mutex_);
-  auto& ranked = slots_.owners_[owner_].ranked;
-  size_t before = 0;
-  for (const auto& [other, count] : ranked)
-    if (other <= priority) before += count;
-  priority_ = priority;
-  ranked_ = held_;
-  ranked[priority] += ranked_;
-  return static_cast<int32_t>(std::min<size_t>(before, INT32_MAX / 2));
+int64_t HeldSlots::owner_number() const {
+  return static_cast<int64_t>(std::hash<std::string>()(owner_) | 1);  // 0 is nobody
 }
 
 }  // namespace invar::server

@@ -1,10 +1,8 @@
 // How many answers may be made at the same time and how much memory their requests may hold, over
-// all and for each owner, and who comes first among them: slots for answers, and what one request
-// holds of them.
+// all and for each owner: slots for answers, and what one request holds of them.
 #pragma once
 
 #include <algorithm>
-#include <map>
 #include <mutex>
 #include <string>
 #include <unordered_map>
@@ -29,7 +27,6 @@ class AdmissionSlots {
   friend class HeldSlots;
   struct Owner {
     size_t taken = 0, bytes = 0;
-    std::map<int32_t, size_t> ranked;  // slots by priority
   };
 
   const size_t most_, most_bytes_, owners_share_;
@@ -38,11 +35,11 @@ class AdmissionSlots {
   std::unordered_map<std::string, Owner> owners_;
 };
 
-// Gives its slots back when it goes. `slots` outlives it.
+// `slots` outlives it.
 class HeldSlots {
  public:
   HeldSlots(AdmissionSlots& slots, std::string owner) : slots_(slots), owner_(std::move(owner)) {}
-  ~HeldSlots();
+  ~HeldSlots() { give_back(); }
   HeldSlots(const HeldSlots&) = delete;
   HeldSlots& operator=(const HeldSlots&) = delete;
 
@@ -53,15 +50,16 @@ class HeldSlots {
   bool hold(size_t bytes);
   // The same for what was promised before: nobody may refuse it.
   void insist_on(size_t answers);
-  // How many of its owner's answers are as urgent as these or more: the first of them comes behind
-  // so many. Once.
-  int32_t rank(int32_t priority);
+  // The owner, as the scheduler knows owners (Request::owner).
+  int64_t owner_number() const;
+  // Its slots and its memory, before the client hears that it has its answer: closures of other
+  // threads may hold this object for longer. It holds nothing more after that.
+  void give_back();
 
  private:
   AdmissionSlots& slots_;
   const std::string owner_;
-  size_t held_ = 0, bytes_ = 0, ranked_ = 0;
-  int32_t priority_ = 0;
+  size_t held_ = 0, bytes_ = 0;
 };
 
 }  // namespace invar::server

@@ -208,6 +208,10 @@ void AnswerStream::cut_off(const ApiError& error, Outcome outcome) {
   begun_ ? exchange_->wake() : exchange_->reply(error_reply(error, admitted_.entry.endpoint));
 }
 
+void AnswerStream::give_back() {
+  if (const auto slots = std::exchange(admitted_.slots, nullptr)) slots->give_back();
+}
+
 void AnswerStream::abort() {
   outcome_ = Outcome::aborted;
   for (size_t i = 0; i < admitted_.requests.size(); ++i)

@@ -111,7 +111,7 @@ void AnswerStreams::fail_all(const std::string& sentence) {
     AnswerStream& stream = *streamed.stream;
     if (!std::exchange(stream.known_, false)) continue;
     --live_;
-    stream.admitted_.slots = nullptr;
+    stream.give_back();
     stream.cut_off({503, sentence, "engine_failed"});
   }
   for (const auto& [id, text] : std::exchange(texts_, {}))
@@ -135,7 +135,7 @@ void AnswerStreams::settle(AnswerStream& stream) {
 void AnswerStreams::release(AnswerStream& stream) {
   for (size_t i = 0; i < stream.admitted().requests.size(); ++i) forget(stream, i);
   stream.known_ = false;
-  stream.admitted_.slots = nullptr;
+  stream.give_back();
   --live_;
   measure_end(stream);
   ended_(stream, stream.outcome_);

@@ -60,6 +60,8 @@ class AnswerStream : public BodySource, public std::enable_shared_from_this<Answ
   // Ends it before its time with an error.
   void cut_off(const ApiError& error, Outcome outcome = Outcome::aborted);
   void push_waiting(std::string& out);
+  // Its slots and memory, before its client has the answer.
+  void give_back();
   // So far.
   AnswerTimes shown_times() const;
   // Or with what there is of it.

@@ -7,22 +7,24 @@
 
 namespace invar::server {
 
-std::shared_ptr<HeldSlots> Server::take_slot(const HttpRequest& request) {
-  auto slots = std::make_shared<HeldSlots>(slots_, options_.keys.owner(request));
+std::shared_ptr<HeldSlots> Server::take_slot(Exchange& exchange) {
+  auto slots = std::make_shared<HeldSlots>(slots_, options_.keys.owner(exchange.request));
   if (!slots->grow_to(1))
     throw ApiError{
         429, fmt::format("{} answers are being made or wait: more are refused", slots_.taken()),
         "queue_full"};
+  exchange.slots = slots;
   return slots;
 }
 
 void Server::answer(std::shared_ptr<Exchange> exchange) {
-  const auto slots = take_slot(exchange->request);
+  const auto slots = take_slot(*exchange);
   with_weights([=, this](const WeightsLease& lease) { answer_with(exchange, slots, lease); });
 }
 
 void Server::answer_with(std::shared_ptr<Exchange> exchange, std::shared_ptr<HeldSlots> slots,
                          const WeightsLease& lease) {
+  exchange->slots = slots;
   if (weight_version_ != kFirstWeights)
     exchange->more_headers.emplace_back("X-Weight-Version", weight_version_);
   pool_.post(reading(exchange->request), [=, this] {
@@ -45,8 +47,10 @@ void Server::behind_reads(std::shared_ptr<Exchange> exchange, std::function<void
 
 void Server::admit(std::shared_ptr<Exchange> exchange, std::shared_ptr<HeldSlots> slots,
                    const WeightsLease& lease) {
-  if (const auto known = earlier(exchange->request))
+  if (const auto known = earlier(exchange->request)) {
+    slots->give_back();
     return go_on(exchange, *known, std::nullopt, 0, lease);
+  }
   const HttpRequest& request = exchange->request;
   const std::string owner = options_.keys.owner(request);
   const json::Value body = with_named_items(owner, request.path, parse_body(request.body));
@@ -54,10 +58,7 @@ void Server::admit(std::shared_ptr<Exchange> exchange, std::shared_ptr<HeldSlots
   const auto admitted =
       std::make_shared<Admitted>(admission_.admit(request, owner, body, before, slots));
   admitted->was_large = request.body.size() > FairPool::kBig;
-  if (options_.keys.is_admin(request))
-    for (Request& request : admitted->requests) request.priority = admitted->request.base.priority;
-  else
-    rank_requests(*admitted);
+  if (!options_.keys.is_admin(request)) share_fairly(*admitted->slots, admitted->requests);
   warn_of_ignored(admitted->request.ignored);
   warn(*exchange, admitted->request.warnings);
   streams_.number(admitted->requests);
@@ -70,8 +71,10 @@ void Server::admit(std::shared_ptr<Exchange> exchange, std::shared_ptr<HeldSlots
     if (error.empty()) return submit_written(exchange, admitted, lease);
     pool_.post(reading(exchange->request), [=, this] {
       guarded(exchange, [&] {  // unless its twin was faster
-        if (const auto twin = earlier(exchange->request))
+        if (const auto twin = earlier(exchange->request)) {
+          admitted->slots->give_back();
           return go_on(exchange, *twin, std::nullopt, 0, lease);
+        }
         throw ApiError{503, "the request cannot be written to the journal: " + error};
       });
     });
@@ -85,10 +88,9 @@ void Server::warn(Exchange& exchange, const openai::RequestWarnings& warnings) {
                                      fmt::format("{}", fmt::join(warnings.all(), "; ")));
 }
 
-void Server::rank_requests(Admitted& admitted) const {
+void Server::share_fairly(const HeldSlots& slots, std::vector<Request>& requests) const {
   if (!options_.fair_by_key) return;
-  int32_t rank = admitted.slots->rank(admitted.request.base.priority);
-  for (Request& request : admitted.requests) request.priority = rank++;
+  for (Request& request : requests) request.owner = slots.owner_number();
 }
 
 // Once for each name, and for not too many: names are what clients make of them.

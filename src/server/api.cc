@@ -109,6 +109,7 @@ void Server::handle(const std::shared_ptr<Exchange>& exchange) {
 
 void Server::refuse(Exchange& exchange, const ApiError& error) {
   ++streams_.metrics.refused[error.status];
+  if (exchange.slots) exchange.slots->give_back();
   exchange.reply(error_reply(error, exchange.request.path));
 }
 

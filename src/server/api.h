@@ -91,7 +91,7 @@ class Server {
   void reply_with_tokens(std::shared_ptr<Exchange> exchange, std::function<json::Value()> make);
   // One at least; how many an answer needs is known when the body is understood. Throws ApiError
   // where there is none.
-  std::shared_ptr<HeldSlots> take_slot(const HttpRequest& request);
+  std::shared_ptr<HeldSlots> take_slot(Exchange& exchange);
 
   void health(std::shared_ptr<Exchange> exchange);
   void version(std::shared_ptr<Exchange> exchange);
@@ -273,8 +273,8 @@ class Server {
   // Admits the exchange's request and sends its answer to the exchange.
   void admit(std::shared_ptr<Exchange> exchange, std::shared_ptr<HeldSlots> slots,
              const WeightsLease& lease);
-  // Where keys have shares: the slots of the answer's requests among those of all keys.
-  void rank_requests(Admitted& admitted) const;
+  // Where keys have shares: the requests take turns with those of other owners.
+  void share_fairly(const HeldSlots& slots, std::vector<Request>& requests) const;
   // Bytes of the journal that a request with this body reads.
   int64_t bytes_read(const HttpRequest& request, const json::Value& body) const;
   // The line of an earlier request with the same Idempotency-Key, if there was one. Throws

@@ -204,7 +204,7 @@ void Server::add_file(std::shared_ptr<Exchange> exchange) {
   store();
   const auto slots = std::make_shared<HeldSlots>(slots_, options_.keys.owner(request));
   hold_memory(*slots, kCost * request.body.size());
-  exchange->held = slots;
+  exchange->slots = slots;
   reply_later(reading(request), exchange, [this, exchange]() -> json::Value {
     const HttpRequest& request = exchange->request;
     const std::string* type = request.header("content-type");

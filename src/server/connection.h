@@ -107,7 +107,8 @@ class ConnectionExchange final : public Exchange {
   // Its room goes here, too: others may hold it on their threads still.
   void let_go() {
     source_ = nullptr;
-    body_place = held = nullptr;
+    body_place = nullptr;
+    slots = nullptr;
   }
   void client_gone() {
     if (over_) return;

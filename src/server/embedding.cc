@@ -37,10 +37,7 @@ void Server::take_places(HeldSlots& slots, std::vector<Request>& requests, size_
                                slots.of().most(), slots.of().taken(), places),
                    "queue_full"};
   hold_memory(slots, bytes);
-  if (!options_.fair_by_key) return;
-  const int32_t rank = slots.rank(0);
-  for (size_t i = 0; i < requests.size(); ++i)
-    requests[i].priority = rank + static_cast<int32_t>(i % places);
+  share_fairly(slots, requests);
 }
 
 // On the worker: the texts are computed from now on, and the body is made on the worker again.
@@ -52,6 +49,7 @@ void Server::embed(const std::shared_ptr<Embedding>& embedding) {
         const auto reply = std::make_shared<HttpReply>();
         reply->body = embedding->body();
         http_.post([this, embedding, reply] {
+          embedding->give_back();
           embedding->exchange->reply(std::move(*reply));
           if (embedding->requests().size() > Embedding::kAtOnce) trim_memory();
         });

@@ -45,6 +45,8 @@ class Embedding {
 
   void on_vector(size_t index, std::vector<float> numbers);
   void fail(const std::string& sentence);
+  // Its slots and memory, before its client has the answer.
+  void give_back() { slots_->give_back(); }
   // Nobody wants it any more.
   void drop() { over_ = true; }
 

@@ -18,6 +18,8 @@ class io_context;
 
 namespace invar::server {
 
+class HeldSlots;
+
 using Headers = std::vector<std::pair<std::string, std::string>>;
 
 struct HttpRequest {
@@ -68,7 +70,7 @@ class Exchange {
 
   HttpRequest request;
   std::shared_ptr<void> body_place;  // what its body takes of HttpOptions::max_bodies_bytes
-  std::shared_ptr<void> held;        // what else goes when the answer is sent
+  std::shared_ptr<HeldSlots> slots;  // what else goes when the answer is sent or is a refusal
   std::chrono::steady_clock::time_point arrival = std::chrono::steady_clock::now();
   Headers more_headers;               // of the answer
   std::function<void()> on_gone;      // the client has gone before the whole answer was sent

@@ -100,7 +100,7 @@ std::string vectors_body(const Numbers& vectors, bool is_one, std::optional<int3
 // A body without a prompt loads the model, which is loaded.
 void Server::ollama_answer(std::shared_ptr<Exchange> exchange) {
   if (exchange->request.body.size() > kLongestOfLoading) return answer(std::move(exchange));
-  const auto slots = take_slot(exchange->request);
+  const auto slots = take_slot(*exchange);
   offer(reading(exchange->request), [this, exchange, slots] {
     guarded(exchange, [&] {
       const bool is_chat = exchange->request.path == "/api/chat";

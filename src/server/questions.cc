@@ -25,7 +25,7 @@ size_t receipt_bytes(const JournalEntry& entry, size_t requests) {
 
 void Server::ask_with_slot(std::shared_ptr<Exchange> exchange,
                            std::function<void(const Slots&, const WeightsLease&)> task) {
-  const Slots slots = take_slot(exchange->request);
+  const Slots slots = take_slot(*exchange);
   with_weights([=, this](const WeightsLease& lease) {
     pool_.post(reading(exchange->request),
                [=, this] { behind_reads(exchange, [=] { task(slots, lease); }); });

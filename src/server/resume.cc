@@ -110,7 +110,7 @@ void Server::go_on(std::shared_ptr<Exchange> exchange, const JournalLine& line,
     } catch (const ApiError& error) {
       return refuse(*exchange, error);
     }
-    rank_requests(*admitted);
+    share_fairly(*admitted->slots, admitted->requests);
     const auto relay = Relay::make();
     relay->connect(std::move(exchange), skip);
     streams_.number(admitted->requests);
@@ -130,7 +130,7 @@ void Server::resume(const std::vector<JournalLine>& cut_off, const WeightsLease&
       const auto admitted = std::make_shared<Admitted>(readmit(line));
       admitted->slots = std::make_shared<HeldSlots>(slots_, line.entry.owner);
       admitted->slots->insist_on(admitted->requests.size());
-      rank_requests(*admitted);
+      share_fairly(*admitted->slots, admitted->requests);
       const auto relay = waiting_relay(*admitted);
       http_.post([this, relay, id = line.entry.id] { waiting_.emplace(id, relay); });
       streams_.number(admitted->requests);

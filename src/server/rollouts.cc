@@ -11,7 +11,7 @@
 namespace invar::server {
 
 void Server::generate(std::shared_ptr<Exchange> exchange, AskedOf asked_of, AnswerOf answer_of) {
-  const auto slots = take_slot(exchange->request);
+  const auto slots = take_slot(*exchange);
   pool_.post(reading(exchange->request), [=, this] {
     guarded(exchange, [&] {
       const auto asked = std::make_shared<rollout::Asked>();

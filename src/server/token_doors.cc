@@ -100,7 +100,7 @@ void Server::reply_with_tokens(std::shared_ptr<Exchange> exchange,
   const HttpRequest& request = exchange->request;
   const auto slots = std::make_shared<HeldSlots>(slots_, options_.keys.owner(request));
   hold_memory(*slots, kCost * request.body.size());
-  exchange->held = slots;
+  exchange->slots = slots;
   reply_later(reading(request), exchange, std::move(make));
 }
 

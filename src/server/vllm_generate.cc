@@ -18,7 +18,7 @@ void Server::generate_skyrl(std::shared_ptr<Exchange> exchange) {
 }
 
 void Server::generate_tokens(std::shared_ptr<Exchange> exchange, bool with_experts) {
-  const auto slots = take_slot(exchange->request);
+  const auto slots = take_slot(*exchange);
   pool_.post(reading(exchange->request), [=, this] {
     guarded(exchange, [&] {
       const BackendFacts facts = backend_.facts();

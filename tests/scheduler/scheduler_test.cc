@@ -346,6 +346,79 @@ TEST(Scheduler, TheUrgentComeFirstAndThenTheOldest) {
   EXPECT_EQ(order, (std::vector<int64_t>{3, 5, 1, 4, 2}));
 }
 
+SchedulerOptions shared_options(int32_t max_num_seqs) {
+  SchedulerOptions o = options(512, max_num_seqs);
+  o.urgent_take_slots = true;
+  return o;
+}
+
+// Ends what the next plan computes; its first id.
+int64_t end_next(Scheduler& scheduler) {
+  StepPlan plan;
+  scheduler.plan(1 << 20, plan);
+  const int64_t first = plan.entries.at(0).id;
+  scheduler.commit(
+      plan, std::vector<StepResult>(plan.entries.size(), {.new_tokens = 1, .finished = true}));
+  EXPECT_EQ(scheduler.check_integrity(), "");
+  return first;
+}
+
+// The k-th of one comes before the next one of another, at every moment: who asks anew comes behind
+// those that wait for as many.
+TEST(Scheduler, OwnersTakeTurns) {
+  BlockPool pool(100, 32);
+  const auto scheduler = make_scheduler(shared_options(1), pool);
+  int64_t id = 0;
+  const auto add = [&](int64_t owner, int32_t priority = 0) {
+    scheduler->add({.id = ++id, .tokens = 3, .priority = priority, .owner = owner});
+  };
+  for (int i = 0; i < 3; ++i) add(7);
+  add(-8);
+  add(7, -1);  // before the others of its owner
+  std::vector<int64_t> order{end_next(*scheduler)};
+  add(-8);
+  add(-8);
+  while (scheduler->num_waiting() > 0) order.push_back(end_next(*scheduler));
+  EXPECT_EQ(order, (std::vector<int64_t>{4, 5, 6, 1, 7, 2, 3}));
+}
+
+// One owner asks for five at once. Another one asks again whenever it has an answer: each of the
+// five has its turn all the same. The control: whose ranks were settled when they came waits on.
+TEST(Scheduler, NoOwnersSequenceWaitsForEver) {
+  for (const bool has_owners : {true, false}) {
+    BlockPool pool(100, 32);
+    const auto scheduler = make_scheduler(shared_options(1), pool);
+    for (int32_t k = 0; k < 5; ++k)
+      scheduler->add({.id = k, .tokens = 3, .priority = has_owners ? 0 : k, .owner = has_owners});
+    int ended = 0;
+    for (int64_t id = 100, last = id; id < 112; ++id) {
+      if (last >= 100) scheduler->add({.id = id, .tokens = 3, .owner = has_owners ? 2 : 0});
+      last = end_next(*scheduler);
+      ended += last < 5;
+    }
+    EXPECT_EQ(ended == 5, has_owners) << ended;
+  }
+}
+
+// A resident makes way for one of another owner that comes before it, and not for a later one of
+// its own.
+TEST(Scheduler, AnOwnersSecondMakesWayForTheFirstOfAnother) {
+  BlockPool pool(100, 32);
+  SchedulerOptions o = shared_options(2);
+  o.max_model_len = 200;
+  const auto scheduler = make_scheduler(o, pool);
+  scheduler->add({.id = 1, .tokens = 3, .owner = 7});
+  scheduler->add({.id = 2, .tokens = 3, .owner = 7});
+  EXPECT_EQ(step(*scheduler), (Rows{{1, 3}, {2, 3}}));
+  scheduler->add({.id = 3, .tokens = 3, .owner = 7});
+  EXPECT_EQ(step(*scheduler), (Rows{{1, 1}, {2, 1}}));
+  scheduler->add({.id = 4, .tokens = 5, .owner = 8});
+  EXPECT_EQ(step(*scheduler), (Rows{{1, 1}, {4, 5}}));
+  scheduler->remove(1);  // 2 is the first of its owner now, and older than 4
+  EXPECT_EQ(step(*scheduler), (Rows{{4, 1}, {2, 5}}));
+  EXPECT_EQ(scheduler->check_integrity(), "");
+}
+
 // Ids in the order in which they are admitted where one fits at a time.
 std::vector<int64_t> admitted_by(const std::string& policy) {
   BlockPool pool(100, 32);

@@ -49,22 +49,27 @@ TEST(AdmissionSlots, OneOfSeveralOwnersHasHalfAtMost) {
   EXPECT_EQ(AdmissionSlots(1, 1, 2).most_of_owner(), 1u);
 }
 
-// The first of a request's answers comes behind those of its owner that are as urgent or more.
-TEST(AdmissionSlots, RanksCountTheAnswersOfOneOwner) {
-  AdmissionSlots slots(100, 100, 2);
-  HeldSlots one(slots, "a"), late(slots, "a"), soon(slots, "a"), other(slots, "b");
-  for (HeldSlots* held : {&one, &late, &soon, &other}) EXPECT_TRUE(held->grow_to(3));
-  EXPECT_EQ(one.rank(0), 0);
-  EXPECT_EQ(late.rank(0), 3);
-  EXPECT_EQ(soon.rank(-1), 0);
-  EXPECT_EQ(other.rank(5), 0);
-  {
-    HeldSlots more(slots, "a");
-    EXPECT_TRUE(more.grow_to(1));
-    EXPECT_EQ(more.rank(1), 9);
-  }
-  HeldSlots more(slots, "a");
-  EXPECT_EQ(more.rank(1), 9);  // those that went do not count
+TEST(AdmissionSlots, WhatIsGivenBackIsFreeWhileOthersHoldTheRequest) {
+  AdmissionSlots slots(3, 100, 1);
+  HeldSlots done(slots, "a"), next(slots, "a");
+  EXPECT_TRUE(done.grow_to(2));
+  EXPECT_TRUE(done.hold(60));
+  EXPECT_FALSE(next.grow_to(2));
+  EXPECT_FALSE(next.hold(60));
+  done.give_back();
+  EXPECT_EQ(slots.taken(), 0u);
+  EXPECT_TRUE(next.grow_to(2));
+  EXPECT_TRUE(next.hold(60));
+  done.give_back();  // it held nothing more
+  EXPECT_EQ(slots.taken(), 2u);
+}
+
+TEST(AdmissionSlots, OwnersHaveNumbers) {
+  AdmissionSlots slots(10, 100, 2);
+  const HeldSlots one(slots, "a"), again(slots, "a"), other(slots, "b"), nobody(slots, "");
+  EXPECT_EQ(one.owner_number(), again.owner_number());
+  EXPECT_NE(one.owner_number(), other.owner_number());
+  EXPECT_NE(nobody.owner_number(), 0);
 }
 
 }  // namespace

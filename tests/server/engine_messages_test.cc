@@ -69,6 +69,7 @@ TEST(EngineMessages, ARequestArrivesAsItIs) {
   sent.adapter = std::make_shared<const RequestAdapter>(
       RequestAdapter{.name = "a", .directory = "/b", .rank = 16, .digest = digest(5)});
   sent.priority = -9;
+  sent.owner = INT64_MIN + 1;
   sent.hash_logits = false;
   sent.pooled = true;
   sent.prediction = {10};
@@ -82,6 +83,7 @@ TEST(EngineMessages, ARequestArrivesAsItIs) {
   ASSERT_TRUE(found.adapter);
   EXPECT_EQ(*found.adapter, *sent.adapter);
   EXPECT_EQ(found.priority, -9);
+  EXPECT_EQ(found.owner, sent.owner);
   EXPECT_FALSE(found.hash_logits);
   EXPECT_TRUE(found.pooled);
   EXPECT_EQ(found.prediction, sent.prediction);

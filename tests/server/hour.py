@@ -99,6 +99,7 @@ class Hour:
         self.lock, self.faults, self.counts, self.memory = threading.Lock(), [], collections.Counter(), []
         # deaths: odd while the server is not there.
         self.deaths, self.still, self.begin, self.port, self.never = 0, [], time.monotonic(), free_port(), None
+        self.waits = []  # seconds until an answer is whole
         self.requests = requests_of(asked.trace, asked.requests, random.Random(asked.seed))
 
     def start(self, *flags):
@@ -123,13 +124,15 @@ class Hour:
 
     def check(self, number, key, name):
         """Asks until the answer is whole, which it must be at once unless the server died meanwhile."""
-        end = time.monotonic() + (5 if self.asked.control else self.asked.patience)
+        begin = time.monotonic()
+        end = begin + (5 if self.asked.control else self.asked.patience)
         while time.monotonic() < end:
             deaths = self.deaths
             found = self.ask(number, key, name)
             said = said_by(found[1]) if found and found[0] == 200 else None
             if said is not None:
                 self.counts["whole"] += 1
+                self.waits.append(time.monotonic() - begin)
                 return said == self.expected[number] or self.fault(number, f"other text: {said[:200]!r} instead of {self.expected[number][:200]!r}")
             if found and found[0] not in (200, 429, 503):
                 return self.fault(number, f"status {found[0]}: {found[1][:200]!r}")
@@ -232,6 +235,8 @@ class Hour:
             self.faults += [f"the {name}'s memory grows by {slope:.2f} MiB a minute"] * (slope >= MOST_MIB_A_MINUTE)
         still = max(self.still, default=0)
         self.faults += [f"an engine stood still for {still:.1f} s"] * (still > MOST_STILL_SECONDS)
+        if self.waits:
+            print(f"an answer is whole after {statistics.median(self.waits):.1f} s (median), {max(self.waits):.1f} s (longest)")
         print(f"{self.asked.minutes:g} minutes, {', '.join(f'{count} {kind}' for kind, count in sorted(self.counts.items()))}; "
               f"engines that stood still were replaced after {still:.1f} s at most; {len(self.faults)} faults")
         print("\n".join(fault[:500] for fault in self.faults[:20]))
