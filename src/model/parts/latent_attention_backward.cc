@@ -96,8 +96,8 @@ void LatentAttention::queries_backward(BackwardPass& b, const Kept& kept, const 
   const Activation d_latents =
       b.round(d.latents, width_of_heads(rank), ws.wide, (heads + 2) * rank);
   heads_gradient(b, key_up, d_latents, kept.w.key_up, kept.at.still, latent_.nope);
-  const RowsOf<float> d_queries =
-      made_of ? RowsOf{ws.attended.data(), width} : RowsOf{ws.down.data(), stride};
+  const RowsOf<float> d_queries{made_of ? ws.attended.data() : ws.down.data(),
+                                made_of ? width : stride};
   heads_product(b, "k up dX", d_latents, kept.transposed.key_up, d_queries.first, d_queries.stride);
   b.copy_columns({d_queries.first + still, d_queries.stride},
                  {d.turning, (heads + 2) * latent_.rope}, turns, b.rows());
