@@ -23,7 +23,6 @@
 #include "device/cuda/cuda_check.h"
 #include "device/cuda/gpu.h"
 #include "device/cuda_device.h"
-
 #include "kernels/cuda/cuda_kernels.h"
 
 namespace invar::bench {
@@ -365,10 +364,9 @@ void run(const Options& options) {
     Bench::attention_header();
     for (const int64_t length : {2048, 4096, 32768, 131072})
       bench.attention(Order::hopper, 1, length, false);
-    for (const int64_t length : {2048, 4096}) bench.attention(Order::hopper, 16, length, false);
-    for (const int64_t length : {2048, 4096}) bench.attention(Order::hopper, 64, length, false);
-    for (const int64_t length : {1024, 4096, 8192})
-      bench.attention(Order::hopper, length, length, true);
+    for (const int64_t rows : {16, 64})
+      for (const int64_t length : {2048, 4096}) bench.attention(Order::hopper, rows, length, false);
+    for (const int64_t rows : {1024, 4096, 8192}) bench.attention(Order::hopper, rows, rows, true);
     bench.attention(Order::hopper, 512, 4096, true);
     bench.attention(Order::hopper, 2048, 131072, true);
     bench.attention(Order::portable, 16, 4096, false);

@@ -1,5 +1,5 @@
 // Attention of single rows over a cache of bf16 (attention_single.cuh).
-#include "kernels/cuda/attention_single.cuh"
+#include "kernels/cuda/attention_single_plan.cuh"
 
 #include "kernels/cuda/at_once.h"
 #include "kernels/cuda/operations.h"

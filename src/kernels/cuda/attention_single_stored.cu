@@ -1,5 +1,5 @@
 // Attention of single rows over what is stored in 8 bits (attention_single.cuh, numerics 4.2).
-#include "kernels/cuda/attention_single.cuh"
+#include "kernels/cuda/attention_single_plan.cuh"
 
 namespace invar::cuda {
 
