@@ -95,6 +95,15 @@ void check_truncation(const json::Value& value) {
   if (value != json::Value("auto") && value != json::Value("disabled"))
     fail_usage("expected truncation auto or disabled, found {}", json::excerpt(value));
 }
+// [{"type": "compaction", ...}]
+void warn_of_edits(const json::Value& edits, RequestWarnings& warnings) {
+  if (!edits.is_array())
+    fail_usage("expected context_management as a list, found {}", edits.type_name());
+  for (const json::Value& edit : edits.as_array())
+    warnings.add("the edit " + json::quoted(text_member(edit, "type")) +
+                 " of context_management is not made");
+}
+
 
 // A tool that a service would run.
 bool is_of_service(const json::Value& tool) {
@@ -141,6 +150,8 @@ bool translate(const std::string& key, const json::Value& value, json::Value& ch
   } else if (key == "tool_choice") {
     // It is read behind the tools.
   } else if (key == "truncation") {
+  } else if (key == "context_management") {
+    warn_of_edits(value, warnings);
     check_truncation(value);
   } else if (key == "max_output_tokens") {
     chat.set("max_tokens", value);

@@ -50,6 +50,8 @@ json::Value Admission::render(const std::string& path, json::Value body,
   json::Value shown = std::move(request.conversation);
   const auto ids = encode_counted(request);
   shown.set("count", std::ssize(ids));
+  const std::vector<std::string>& warnings = request.warnings.all();
+  shown.set("warnings", json::Array(warnings.begin(), warnings.end()));
   return rendered(std::move(shown), body, ids);
 }
 

@@ -345,6 +345,8 @@ class Agents(unittest.TestCase):
         self.assertEqual(self.served.ask("POST", RESPONSES, dict(input="Hi", background=True))[0], 400)
 
     def test_strict_calls_of_every_format_of_text_beside_the_form_of_an_answer(self):
+        self.assertEqual(shown["warnings"], ["items of type web_search_call are left out"])
+        self.assertEqual(self.served.post(CHAT + "/render", messages=HI)["warnings"], [])
         parameters = {"type": "object", "properties": {"mode": {"enum": ["a", "b"]}, "days": {"enum": [3, 14]}, "deep": {"$ref": "#/$defs/D"}},
                       "required": ["mode", "days"], "additionalProperties": False, "$defs": {"D": {"type": "object", "properties": {"x": {"type": "boolean"}},
                                                                                                    "required": ["x"], "additionalProperties": False}}}
@@ -357,6 +359,8 @@ class Agents(unittest.TestCase):
             for file in model.glob("*token*.json"):  # a special token is the mark of calls
                 file.write_text(file.read_text().replace("<|im_start|>", "<tool_call>"))
             command = [INVAR, "serve", model, "--host", "127.0.0.1", "--port", "0", "--max-model-len", "2048", "--threads", "1",
+        status, headers, _ = self.served.ask("POST", RESPONSES, dict(input="Hi", max_output_tokens=2, context_management=[{"type": "compaction"}]))
+        self.assertEqual((status, headers["X-Invar-Warning"]), (200, 'the edit "compaction" of context_management is not made'))
                        "--kv-cache-memory", "0.1", "--tool-call-parser", "hermes", "--chat-template", str(template)]
             special = Served(INVAR, command=command)
             mark = special.post("/tokenize", prompt="<tool_call>", add_special_tokens=False)["tokens"]
