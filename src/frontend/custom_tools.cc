@@ -6,6 +6,7 @@
 #include "frontend/body_fields.h"
 #include "frontend/front_reader.h"
 #include "frontend/response_input.h"
+#include "sampling/grammar/schema_words.h"
 
 namespace invar::openai {
 
@@ -18,15 +19,14 @@ bool is_custom(const json::Value& value) {
   return text_member(value, "type") == "custom" && value.find("custom");
 }
 
-json::Array plain_tools(const json::Array& tools, RequestWarnings& warnings,
-                        std::vector<std::string>& names) {
+json::Array plain_tools(const json::Array& tools, std::vector<std::string>& names) {
   json::Array plain;
   for (const json::Value& tool : tools) {
     if (!is_custom(tool)) {
       plain.push_back(tool);
       continue;
     }
-    json::Value function = function_of_custom(*tool.find("custom"), warnings);
+    json::Value function = function_of_custom(*tool.find("custom"));
     names.push_back(function.find("name")->as_string());
     plain.push_back(json::Object{{"type", "function"}, {"function", std::move(function)}});
   }
@@ -71,21 +71,36 @@ json::Array plain_messages(const json::Array& messages) {
   return plain;
 }
 
+// Adds to the schema of a custom tool's text that it follows a format: {"type": "text"}, or a
+// grammar, which chat completions have within another "grammar".
+void add_format(json::Value& input, const json::Value& format) {
+  const std::string type = text_member(format, "type");
+  if (type.empty() || type == "text") return;
+  if (type != "grammar")
+    fail_usage("expected text or grammar as the format of a custom tool, found {}",
+               json::quoted(type));
+  const json::Value* inner = format.find("grammar");
+  const json::Value& grammar = inner ? *inner : format;
+  const std::string syntax = text_member(grammar, "syntax");
+  const std::string definition = text_member(grammar, "definition");
+  if (syntax == "regex")
+    input.set("pattern", "^(" + definition + ")$");
+  else if (syntax == "lark")
+    input.set(grammar::kLark, definition);
+  else
+    fail_usage("expected lark or regex as the syntax of a custom tool's grammar, found {}",
+               json::quoted(syntax));
+}
+
 }  // namespace
 
-json::Value function_of_custom(const json::Value& custom, RequestWarnings& warnings) {
+json::Value function_of_custom(const json::Value& custom) {
   const json::Value* name = custom.find("name");
   if (!name || !name->is_string())
     fail_usage("expected tools of type custom with a name, found {}", json::excerpt(custom));
   json::Value input = json::Object{{"type", "string"}};
-  if (const json::Value* format = custom.find("format"); format && format->is_object()) {
-    const json::Value* inner = format->find("grammar");  // as chat completions have it
-    const json::Value& grammar = inner ? *inner : *format;
-    if (text_member(grammar, "syntax") == "regex")
-      input.set("pattern", "^(" + text_member(grammar, "definition") + ")$");
-    else if (text_member(*format, "type") == "grammar")
-      warnings.add("the grammar of a custom tool is not held to");
-  }
+  if (const json::Value* format = custom.find("format"); format && format->is_object())
+    add_format(input, *format);
   json::Value function = json::Object{{"name", *name}};
   if (const json::Value* text = custom.find("description"); text && !text->is_null())
     function.set("description", *text);
@@ -96,7 +111,7 @@ json::Value function_of_custom(const json::Value& custom, RequestWarnings& warni
   return function;
 }
 
-std::optional<json::Value> with_plain_tools(const json::Value& body, RequestWarnings& warnings,
+std::optional<json::Value> with_plain_tools(const json::Value& body,
                                             std::vector<std::string>& names) {
   const json::Value *tools = body.find("tools"), *messages = body.find("messages");
   const bool has_calls = messages && messages->is_array() &&
@@ -106,8 +121,7 @@ std::optional<json::Value> with_plain_tools(const json::Value& body, RequestWarn
   if (!has_custom(tools) && !has_calls) return std::nullopt;
   json::Value plain = body;
   if (has_custom(tools))
-    plain.set("tools",
-              within("tools", [&] { return plain_tools(tools->as_array(), warnings, names); }));
+    plain.set("tools", within("tools", [&] { return plain_tools(tools->as_array(), names); }));
   if (has_calls)
     plain.set("messages", within("messages", [&] { return plain_messages(messages->as_array()); }));
   return plain;

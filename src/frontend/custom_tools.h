@@ -8,17 +8,16 @@
 #include <vector>
 
 #include "base/json.h"
-#include "frontend/request_warnings.h"
 
 namespace invar::openai {
 
 // The function that a custom tool is, whose name, description and format `custom` has: a text, or
-// one that follows a regular expression. Throws UsageError.
-json::Value function_of_custom(const json::Value& custom, RequestWarnings& warnings);
+// one that follows a regular expression or a Lark grammar. Throws UsageError.
+json::Value function_of_custom(const json::Value& custom);
 
 // The body of a chat completion whose custom tools, and their calls in its messages, are functions'
 // and whose `names` are added; nothing where it has none. Throws UsageError with the field's name.
-std::optional<json::Value> with_plain_tools(const json::Value& body, RequestWarnings& warnings,
+std::optional<json::Value> with_plain_tools(const json::Value& body,
                                             std::vector<std::string>& names);
 
 // The text in the arguments of such a call, as they come. However they are cut, it is the same.

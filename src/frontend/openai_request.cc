@@ -251,7 +251,7 @@ Request read_agent(json::Value chat, const Context& context, RequestWarnings war
 Request read_chat(const json::Value& body, const Context& context) {
   RequestWarnings warnings;
   std::vector<std::string> custom;
-  const auto tools = with_plain_tools(body, warnings, custom);
+  const auto tools = with_plain_tools(body, custom);
   const json::Value& sent = tools ? *tools : body;
   const auto chosen = with_plain_choice(sent);
   Request request =

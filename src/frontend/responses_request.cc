@@ -53,8 +53,7 @@ class Tools {
   }
 
   void add_custom(const json::Value& tool) {
-    all.push_back(
-        json::Object{{"type", "function"}, {"function", function_of_custom(tool, warnings_)}});
+    all.push_back(json::Object{{"type", "function"}, {"function", function_of_custom(tool)}});
   }
 
   RequestWarnings& warnings_;
@@ -95,6 +94,7 @@ void check_truncation(const json::Value& value) {
   if (value != json::Value("auto") && value != json::Value("disabled"))
     fail_usage("expected truncation auto or disabled, found {}", json::excerpt(value));
 }
+
 // [{"type": "compaction", ...}]
 void warn_of_edits(const json::Value& edits, RequestWarnings& warnings) {
   if (!edits.is_array())
@@ -103,7 +103,6 @@ void warn_of_edits(const json::Value& edits, RequestWarnings& warnings) {
     warnings.add("the edit " + json::quoted(text_member(edit, "type")) +
                  " of context_management is not made");
 }
-
 
 // A tool that a service would run.
 bool is_of_service(const json::Value& tool) {
@@ -150,9 +149,9 @@ bool translate(const std::string& key, const json::Value& value, json::Value& ch
   } else if (key == "tool_choice") {
     // It is read behind the tools.
   } else if (key == "truncation") {
+    check_truncation(value);
   } else if (key == "context_management") {
     warn_of_edits(value, warnings);
-    check_truncation(value);
   } else if (key == "max_output_tokens") {
     chat.set("max_tokens", value);
   } else if (key == "text") {

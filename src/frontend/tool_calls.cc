@@ -9,6 +9,7 @@
 #include "frontend/marked_calls.h"
 #include "frontend/tag_style.h"
 #include "frontend/thoughts.h"
+#include "sampling/grammar/schema_words.h"
 
 namespace invar {
 
@@ -79,7 +80,7 @@ bool is_strict(const json::Value& function) {
 
 // A word that says more of a text than which it may be; null where there is none.
 const char* word_of_texts(const json::Value& schema) {
-  for (const char* word : {"pattern", "minLength", "maxLength", "format"})
+  for (const char* word : {"pattern", "minLength", "maxLength", "format", grammar::kLark})
     if (schema.find(word)) return word;
   return nullptr;
 }

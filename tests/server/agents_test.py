@@ -34,6 +34,25 @@ PRINTING = """{% for t in tools or [] %}{{ t | tojson }}{% endfor %}{% for m in 
 TEXTS = SHOWING.replace("c.function | tojson", "c.function.name + c.function.arguments")
 PARAMETERS = {"type": "object", "properties": {"path": {"type": "string"}}, "required": ["path"]}
 NAMES = ("list", "read", "edit", "done")
+# The grammar of Codex's tool apply_patch, and the same as a regular expression.
+PATCH = r"""start: begin_patch hunk+ end_patch
+begin_patch: "*** Begin Patch" LF
+end_patch: "*** End Patch" LF?
+hunk: add_hunk | delete_hunk | update_hunk
+add_hunk: "*** Add File: " filename LF add_line+
+delete_hunk: "*** Delete File: " filename LF
+update_hunk: "*** Update File: " filename LF change_move? change?
+filename: /(.+)/
+add_line: "+" /(.*)/ LF -> line
+change_move: "*** Move to: " filename LF
+change: (change_context | change_line)+ eof_line?
+change_context: ("@@" | "@@ " /(.+)/) LF
+change_line: ("+" | "-" | " ") /(.*)/ LF
+eof_line: "*** End of File" LF
+%import common.LF
+"""
+PATCHED = (r"\A\*\*\* Begin Patch\n(\*\*\* Add File: .+\n(\+.*\n)+|\*\*\* Delete File: .+\n|\*\*\* Update File: .+\n(\*\*\* Move to: .+\n)?"
+           r"((@@( .+)?\n|[-+ ].*\n)+(\*\*\* End of File\n)?)?)+\*\*\* End Patch\n?\Z")
 
 
 def call(name, path):
@@ -154,7 +173,7 @@ class Responses:
         self.tools = [{"type": "function", "name": n, "strict": False, "parameters": PARAMETERS} for n in NAMES[:2]]
         self.tools += [{"type": "namespace", "name": "files", "tools": [{"type": "function", "name": "edit", "parameters": PARAMETERS}]},
                        {"type": "function", "name": "done", "parameters": PARAMETERS}, {"type": "web_search"}, {"type": "image_generation"},
-                       {"type": "custom", "name": "apply_patch", "format": {"type": "grammar", "syntax": "lark", "definition": "start: /.+/"}}]
+                       {"type": "custom", "name": "apply_patch", "format": {"type": "grammar", "syntax": "lark", "definition": PATCH}}]
 
     def body(self, tokens):
         return {"model": "gpt-5", "instructions": self.system, "input": self.said, "tools": self.tools, "tool_choice": "auto",
@@ -326,6 +345,8 @@ class Agents(unittest.TestCase):
         self.assertEqual([m["role"] for m in shown["messages"] if m["role"] != "system"], ["user", "assistant", "tool", "assistant", "tool", "user"])
         for word in ("apply_patch", "local_shell", '"input": "x"', "exec"):
             self.assertIn(word, shown["prompt"])
+        self.assertEqual(shown["warnings"], ["items of type web_search_call are left out"])
+        self.assertEqual(self.served.post(CHAT + "/render", messages=HI)["warnings"], [])
         text = '<tool_call>\n{"name": "apply_patch", "arguments": {"input": "*** Begin"}}\n</tool_call>'
         body = dict(input="Hi", tools=[custom], max_output_tokens=200, **held(text))
         (item,) = self.served.post(RESPONSES, **body)["output"]
@@ -338,6 +359,8 @@ class Agents(unittest.TestCase):
         for more in (dict(text={"verbosity": "high"}), dict(reasoning={"effort": "high"})):
             status, headers, _ = self.served.ask("POST", RESPONSES, dict(input="Hi", max_output_tokens=2, **more))
             self.assertEqual((status, headers["X-Invar-Warning"] is not None), (200, True))
+        status, headers, _ = self.served.ask("POST", RESPONSES, dict(input="Hi", max_output_tokens=2, context_management=[{"type": "compaction"}]))
+        self.assertEqual((status, headers["X-Invar-Warning"]), (200, 'the edit "compaction" of context_management is not made'))
         self.served.post(RESPONSES, input="Hi", max_output_tokens=2, max_tool_calls=3)
         for wrong in ("x", 0, -3, 1.5):
             status, _, answer = self.served.ask("POST", RESPONSES, {"input": "Hi", "max_tool_calls": wrong})
@@ -345,8 +368,6 @@ class Agents(unittest.TestCase):
         self.assertEqual(self.served.ask("POST", RESPONSES, dict(input="Hi", background=True))[0], 400)
 
     def test_strict_calls_of_every_format_of_text_beside_the_form_of_an_answer(self):
-        self.assertEqual(shown["warnings"], ["items of type web_search_call are left out"])
-        self.assertEqual(self.served.post(CHAT + "/render", messages=HI)["warnings"], [])
         parameters = {"type": "object", "properties": {"mode": {"enum": ["a", "b"]}, "days": {"enum": [3, 14]}, "deep": {"$ref": "#/$defs/D"}},
                       "required": ["mode", "days"], "additionalProperties": False, "$defs": {"D": {"type": "object", "properties": {"x": {"type": "boolean"}},
                                                                                                    "required": ["x"], "additionalProperties": False}}}
@@ -359,8 +380,6 @@ class Agents(unittest.TestCase):
             for file in model.glob("*token*.json"):  # a special token is the mark of calls
                 file.write_text(file.read_text().replace("<|im_start|>", "<tool_call>"))
             command = [INVAR, "serve", model, "--host", "127.0.0.1", "--port", "0", "--max-model-len", "2048", "--threads", "1",
-        status, headers, _ = self.served.ask("POST", RESPONSES, dict(input="Hi", max_output_tokens=2, context_management=[{"type": "compaction"}]))
-        self.assertEqual((status, headers["X-Invar-Warning"]), (200, 'the edit "compaction" of context_management is not made'))
                        "--kv-cache-memory", "0.1", "--tool-call-parser", "hermes", "--chat-template", str(template)]
             special = Served(INVAR, command=command)
             mark = special.post("/tokenize", prompt="<tool_call>", add_special_tokens=False)["tokens"]
@@ -432,12 +451,29 @@ class Agents(unittest.TestCase):
         history = [*HI, {"role": "assistant", "content": None, "tool_calls": [called]}, {"role": "tool", "tool_call_id": called["id"], "content": "ok"}]
         shown = self.served.post(CHAT + "/render", messages=history, tools=[custom])
         self.assertIn('{"name": "patch", "arguments": ' + json.dumps({"input": called["custom"]["input"]}) + "}", shown["prompt"])
-        lark = {"type": "custom", "custom": {"name": "patch", "format": {"type": "grammar", "grammar": {"syntax": "lark", "definition": "start: /.+/"}}}}
-        status, headers, _ = self.served.ask("POST", CHAT, dict(messages=HI, tools=[lark], max_tokens=2))
-        self.assertEqual((status, "not held to" in headers["X-Invar-Warning"]), (200, True))
-        for wrong in (dict(tools=[{"type": "custom", "custom": {}}]), dict(messages=[*HI, {"role": "assistant", "tool_calls": [{"type": "custom", "custom": {}}]}])):
-            status, _, answer = self.served.ask("POST", CHAT, dict(messages=HI) | wrong)
-            self.assertEqual((status, answer["error"]["param"]), (400, [*wrong][0]), answer)
+        for syntax, definition, part in (("lark", "start: a", '"a"'), ("lark", 'start: /a(?=b)/', "look-ahead"), ("ebnf", 'start: "a"', "lark or regex")):
+            tool = {"type": "custom", "custom": {"name": "patch", "format": {"type": "grammar", "grammar": {"syntax": syntax, "definition": definition}}}}
+            status, _, answer = self.served.ask("POST", CHAT, dict(messages=HI, tools=[tool], max_tokens=2))
+            self.assertEqual((status, answer["error"]["param"]), (400, "tools"), answer)
+            self.assertIn(part, answer["error"]["message"])
+
+    def test_a_patch_follows_the_grammar_that_codex_sends(self):
+        """Whatever a random model writes, in JSON, between tags and as a text of marks."""
+        tool = {"type": "custom", "custom": {"name": "apply_patch", "format": {"type": "grammar", "grammar": {"syntax": "lark", "definition": PATCH}}}}
+        for name in ("hermes", "qwen3_coder", "gemma4", "kimi_k2"):
+            served = self.served if name == "hermes" else Served(INVAR, "--tool-call-parser", name, "--max-model-len", "2048")
+            ends = {token: 9 for text in ("\n*** End Patch", "\\n") for token in served.post("/tokenize", prompt=text, add_special_tokens=False)["tokens"]}
+            inputs = set()
+            for seed in range(8):
+                told = served.post(CHAT, messages=HI, tools=[tool], tool_choice="required", seed=seed, max_tokens=400, temperature=1.5,
+                                   parallel_tool_calls=False, logit_bias=ends)["choices"][0]
+                if told["finish_reason"] == "tool_calls":
+                    (called,) = told["message"]["tool_calls"]
+                    inputs.add(called["custom"]["input"])
+                    self.assertRegex(called["custom"]["input"], PATCHED, name)
+            self.assertGreater(len(inputs), 3, name)
+            if name != "hermes":
+                self.assertEqual(served.stop(), 0)
 
     def test_an_item_of_a_response_ends_before_the_next_begins(self):
         tools = [{"type": "function", "name": "list", "parameters": PARAMETERS}]

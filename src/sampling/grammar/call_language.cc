@@ -8,6 +8,7 @@
 #include "sampling/grammar/json_text.h"
 #include "sampling/grammar/languages.h"
 #include "sampling/grammar/schema_merge.h"
+#include "sampling/grammar/schema_words.h"
 
 namespace invar::grammar {
 
@@ -113,6 +114,7 @@ StringRules text_rules(const json::Value& schema) {
     return text ? text->as_string() : std::string();
   };
   if (schema.find("pattern")) rules.patterns.push_back(text_in("pattern"));
+  if (schema.find(kLark)) rules.grammars.push_back(text_in(kLark));
   if (const std::string format = text_in("format"); format_pattern(format))
     rules.formats.push_back(format);
   return rules;

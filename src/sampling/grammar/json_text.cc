@@ -4,19 +4,13 @@
 
 #include "base/error.h"
 #include "sampling/grammar/intersection.h"
-#include "sampling/grammar/regex.h"
+#include "sampling/grammar/schema_words.h"
 
 namespace invar::grammar {
 
 namespace {
 
 using Expr = Language::Expr;
-
-// How a text is written, and what does not stand in it.
-struct Writing {
-  Characters::Spelling spelling;
-  std::string_view without = {};
-};
 
 // The texts that a string may be, as they are written.
 Table string_table(Language& parts, const StringRules& rules, bool with_formats,
@@ -50,7 +44,17 @@ Table string_table(Language& parts, const StringRules& rules, bool with_formats,
   return intersection(parts, all, anything);
 }
 
+// A grammar is not regular: no other rule can be held to beside it.
+Expr text_of_grammar(Language& language, const StringRules& rules, const Writing& writing) {
+  StringRules others = rules;
+  others.grammars.clear();
+  if (rules.grammars.size() > 1 || others != StringRules())
+    fail_usage("expected no other rule of a text beside its {}, found one", kLark);
+  return add_lark(language, rules.grammars[0], writing);
+}
+
 Expr held_text(Language& language, const StringRules& rules, const Writing& writing) {
+  if (!rules.grammars.empty()) return text_of_grammar(language, rules, writing);
   Language parts(language.shared_budget());
   Table table = string_table(parts, rules, true, writing);
   int32_t high = rules.high;

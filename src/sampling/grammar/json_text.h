@@ -9,6 +9,7 @@
 #include "base/json.h"
 #include "sampling/grammar/language.h"
 #include "sampling/grammar/languages.h"
+#include "sampling/grammar/regex.h"
 
 namespace invar::grammar {
 
@@ -18,10 +19,18 @@ struct StringRules {
   std::vector<std::string> patterns, formats;
   std::vector<std::string> excluded;  // texts that it is not
   std::vector<std::string> excluded_patterns;
+  std::vector<std::string> grammars;  // Lark's
   auto operator<=>(const StringRules&) const = default;
   bool is_plain() const {
-    return patterns.empty() && formats.empty() && excluded.empty() && excluded_patterns.empty();
+    return patterns.empty() && formats.empty() && excluded.empty() && excluded_patterns.empty() &&
+           grammars.empty();
   }
+};
+
+// How a text is written, and what does not stand in it.
+struct Writing {
+  Characters::Spelling spelling;
+  std::string_view without = {};
 };
 
 // Its rules for a number. Bounds are null where there are none.
@@ -76,6 +85,9 @@ class JsonText {
 
 // The texts of `rules` as they are, of which none has `without` in it.
 Language::Expr plain_text(Language& language, const StringRules& rules, std::string_view without);
+
+// A text of Lark's grammar; none of its terminals has what does not stand in it.
+Language::Expr add_lark(Language& language, std::string_view grammar, const Writing& writing);
 
 // The pattern of a format of JSON schema; null where the name says nothing that can be held to.
 const std::string* format_pattern(const std::string& format);

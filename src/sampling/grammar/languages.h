@@ -26,6 +26,12 @@ Language choice_language(std::span<const std::string> texts);
 // itself, and they nest up to Language::kMaxDepth deep, but for what a rule ends with.
 Language gbnf_language(std::string_view grammar);
 
+// Lark's grammars: rules, terminals, texts, regular expressions, ranges, ( ) [ ] | * + ? ~, %ignore
+// and %import of "common"; the answer is the rule "start". A rule may begin with itself. Terminals
+// stand together in every way: no lexer takes the longest. No look-arounds, templates, priorities
+// of terminals.
+Language lark_language(std::string_view grammar);
+
 // The text between two tokens of JSON, as a regular expression: nothing, since every space costs a
 // token; or a space, or a newline and up to 16 spaces.
 inline constexpr std::string_view kCompact = "", kAnyLayout = "( |\n {0,16})?";

@@ -248,11 +248,7 @@ Expr regex_expression(Characters& characters, const regex::Node& pattern, Match 
   return ExpressionBuilder(characters, match).outermost(pattern, false, false);
 }
 
-bool matches_pattern(const std::string& pattern, const std::string& text, Match match,
-                     const Language& whole) {
-  Language language(whole.shared_budget());
-  Characters characters(language, Characters::Spelling::plain);
-  language.finish(regex_expression(characters, regex::parse(pattern), match));
+bool is_in(const Language& language, std::string_view text) {
   Stacks stacks(language);
   int64_t cost = std::ssize(text);
   Stacks::Set set = stacks.enter(language.root(), cost);
@@ -260,6 +256,14 @@ bool matches_pattern(const std::string& pattern, const std::string& text, Match 
     set = stacks.closure(stacks.advance(set, static_cast<uint8_t>(byte)), cost);
   language.budget().spend(cost);
   return stacks.accepts(set);
+}
+
+bool matches_pattern(const std::string& pattern, const std::string& text, Match match,
+                     const Language& whole) {
+  Language language(whole.shared_budget());
+  Characters characters(language, Characters::Spelling::plain);
+  language.finish(regex_expression(characters, regex::parse(pattern), match));
+  return is_in(language, text);
 }
 
 Language regex_language(std::string_view pattern) {

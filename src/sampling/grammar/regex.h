@@ -63,6 +63,9 @@ enum class Match { whole, anywhere };
 // allowed where nothing repeats them.
 Language::Expr regex_expression(Characters& characters, const regex::Node& pattern, Match match);
 
+// Whether a language, which is finished, has a text; the work counts against its budget.
+bool is_in(const Language& language, std::string_view text);
+
 // Whether it matches a text; the work counts against the budget of `whole`.
 bool matches_pattern(const std::string& pattern, const std::string& text, Match match,
                      const Language& whole);

@@ -208,18 +208,21 @@ class Parser {
     if (c == '^') refuse("a ^ that is not at the beginning");
     if (c == '[') return {Node::kCharacter, parse_class()};
     ++at_;
-    if (c == '.') return {Node::kCharacter, complement({{'\n', '\n'}})};
+    if (c == '.')
+      return {Node::kCharacter, complement(any_line_ ? CodePoints() : CodePoints{{'\n', '\n'}})};
     if (c == '\\' && (here('b') || here('B')))
       return {Node::kBoundary, {}, {}, 0, 0, -1, -1, text_[at_++] == 'B'};
     if (c == '\\') return {Node::kCharacter, in_case(parse_escape())};
     return {Node::kCharacter, in_case({{c, c}})};
   }
 
-  // (?i): what follows in its group has either case.
+  // (?i): what follows in its group has either case; (?s): a point is also a line's end.
   bool take_flag() {
-    if (!std::u32string_view(text_).substr(at_).starts_with(U"(?i)")) return false;
+    const std::u32string_view rest = std::u32string_view(text_).substr(at_);
+    const bool any_case = rest.starts_with(U"(?i)");
+    if (!any_case && !rest.starts_with(U"(?s)")) return false;
     at_ += 4;
-    any_case_ = true;
+    (any_case ? any_case_ : any_line_) = true;
     return true;
   }
   CodePoints in_case(CodePoints ranges) const {
@@ -240,7 +243,7 @@ class Parser {
     const int begin = static_cast<int>(at_++);
     Node look{Node::kLook, {}, {}, begin};
     bool is_look = false;
-    const bool before = any_case_;
+    const bool case_before = any_case_, line_before = any_line_;
     if (skip('?')) {
       look.negated = here('!');
       is_look = skip('=') || skip('!');
@@ -249,7 +252,8 @@ class Parser {
       if (!is_look && !skip_name() && !skip(':')) refuse("a group that is not plain");
     }
     Node node = parse_choice();
-    any_case_ = before;
+    any_case_ = case_before;
+    any_line_ = line_before;
     if (!skip(')')) refuse("a ( that is not closed");
     if (!is_look) return node;
     look.children.push_back(std::move(node));
@@ -363,7 +367,7 @@ class Parser {
   std::u32string text_;
   size_t at_ = 0;
   int depth_ = 0;
-  bool any_case_ = false;
+  bool any_case_ = false, any_line_ = false;
 };
 
 }  // namespace

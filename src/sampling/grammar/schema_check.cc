@@ -191,12 +191,20 @@ class SchemaCheck::Visit {
     for (const std::string& pattern : texts_of(schema, "pattern"))
       if (!matches_pattern(pattern, value.as_string(), Match::anywhere, language_))
         return "pattern";
+    for (const std::string& grammar : texts_of(schema, kLark))
+      if (!follows_grammar(grammar, value.as_string())) return kLark;
     for (const std::string& format : texts_of(schema, "format")) {
       const std::string* known = format_pattern(format);
       if (known && !matches_pattern(*known, value.as_string(), Match::whole, language_))
         return "format";
     }
     return nullptr;
+  }
+
+  bool follows_grammar(const std::string& grammar, const std::string& text) const {
+    Language language(language_.shared_budget());
+    language.finish(add_lark(language, grammar, {Characters::Spelling::plain}));
+    return is_in(language, text);
   }
 
   // One, or those of a plain schema.

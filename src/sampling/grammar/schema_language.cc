@@ -147,7 +147,7 @@ class SchemaBuilder : public SchemaCompiler {
          {"properties", "required", "additionalProperties", "unevaluatedProperties",
           "patternProperties", "propertyNames", "minProperties", "maxProperties"}},
         {"array", {"items", "prefixItems", "minItems", "maxItems", "uniqueItems", "contains"}},
-        {"string", {"minLength", "maxLength", "pattern", "format"}},
+        {"string", {"minLength", "maxLength", "pattern", "format", kLark}},
         {"number", {"minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf"}}};
     json::Array types;
     for (const auto& [type, words] : kWords)

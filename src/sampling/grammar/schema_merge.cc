@@ -88,7 +88,7 @@ void add_word(Value& plain, const std::string& word, const Value& value) {
         return std::ranges::count(other->as_array(), one) == 0;
       });
     plain.set("enum", std::move(values));
-  } else if (word == "type" || word == "pattern" || word == "format") {
+  } else if (word == "type" || word == "pattern" || word == "format" || word == kLark) {
     plain.set(word, as_list(value, word));
   } else if (word == "items" && value.is_array()) {
     plain.set("prefixItems", value);
@@ -231,7 +231,8 @@ Value both_words(const std::string& word, const Value& a, const Value& b, Budget
   if (word == "type") return common_types(a.as_array(), b.as_array(), budget);
   if (word == "enum") return common(a.as_array(), b.as_array(), budget);
   if (word == "multipleOf") return common_multiple(a, b);
-  if (word == "pattern" || word == "format") return together(a.as_array(), b.as_array(), budget);
+  if (word == "pattern" || word == "format" || word == kLark)
+    return together(a.as_array(), b.as_array(), budget);
   if (word == "required") return together(list_of(a, word), list_of(b, word), budget);
   if (word == "unevaluatedProperties") return is_false(&a) ? a : b;
   if (word == "patternProperties") {

@@ -220,6 +220,8 @@ StringRules string_rules(const Value& schema) {
   if (const Value* formats = schema.find("format"))
     for (const Value& format : formats->as_array())
       if (format_pattern(format.as_string())) rules.formats.push_back(format.as_string());
+  if (const Value* grammars = schema.find(kLark))
+    for (const Value& grammar : grammars->as_array()) rules.grammars.push_back(grammar.as_string());
   return rules;
 }
 

@@ -52,6 +52,7 @@ constexpr std::string_view kPlain[] = {"type",
                                        "minProperties",
                                        "maxProperties",
                                        "nullable",
+                                       kLark,
                                        kExcluded};
 // Their values are a schema, a list of schemas, or names with schemas; or no schema at all.
 constexpr std::string_view kOfSchema[] = {"items",

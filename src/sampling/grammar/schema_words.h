@@ -18,6 +18,9 @@ bool is_combination(std::string_view word);
 // A word of no draft: a list of values that are not meant. Schemas that users write do not have it.
 inline constexpr const char* kExcluded = "excluded values";
 
+// A word of Invar's own: a Lark grammar that a text follows.
+inline constexpr const char* kLark = "x-lark";
+
 // A schema in which words whose value is null are left out, where a null is a schema it is true,
 // and what several drafts write each in their way is written as the last one does.
 json::Value normal_schema(const json::Value& schema);
