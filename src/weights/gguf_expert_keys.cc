@@ -126,15 +126,8 @@ void add_latents(const GgufKeys& in, json::Value& config) {
     check_length(in, "attention.value_length", rank);
   }
   check_length(in, "attention.head_count_kv", is_new ? 1 : heads);
-  const auto query_rank = in.find_integer("attention.q_lora_rank");
   config.set("num_key_value_heads", heads);  // as others read it
-  config.set("kv_lora_rank", rank);
-  config.set("q_lora_rank",
-             query_rank && *query_rank > 0 ? json::Value(*query_rank) : json::Value());
-  config.set("qk_rope_head_dim", turning);
-  config.set("qk_nope_head_dim",
-             in.integer(fmt::format("attention.key_length{}", ending)) - turning);
-  config.set("v_head_dim", in.integer(fmt::format("attention.value_length{}", ending)));
+  add_latent(in, config, ending);
 }
 
 }  // namespace
@@ -147,6 +140,18 @@ void add_expert_counts(const GgufKeys& in, json::Value& config, const char* name
   check_routers(in, experts, layers);
   config.set(name, experts);
   config.set("num_experts_per_tok", chosen);
+}
+
+void add_latent(const GgufKeys& in, json::Value& config, std::string_view ending) {
+  const auto query_rank = in.find_integer("attention.q_lora_rank");
+  const int64_t turning = in.integer("rope.dimension_count");
+  config.set("kv_lora_rank", in.integer("attention.kv_lora_rank"));
+  config.set("q_lora_rank",
+             query_rank && *query_rank > 0 ? json::Value(*query_rank) : json::Value());
+  config.set("qk_rope_head_dim", turning);
+  config.set("qk_nope_head_dim",
+             in.integer(fmt::format("attention.key_length{}", ending)) - turning);
+  config.set("v_head_dim", in.integer(fmt::format("attention.value_length{}", ending)));
 }
 
 void add_expert_weights(const GgufKeys& in, json::Value& config) {

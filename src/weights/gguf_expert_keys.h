@@ -21,6 +21,8 @@ void add_olmoe_experts(const GgufKeys& in, json::Value& config);
 void add_granite_experts(const GgufKeys& in, json::Value& config);
 void add_gpt_oss_experts(const GgufKeys& in, json::Value& config);
 void add_glm_experts(const GgufKeys& in, json::Value& config);
+// Attention to a latent; `ending` of the keys of a head's own lengths.
+void add_latent(const GgufKeys& in, json::Value& config, std::string_view ending);
 // With its latents.
 void add_deepseek(const GgufKeys& in, json::Value& config);
 

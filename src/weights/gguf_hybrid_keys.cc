@@ -196,6 +196,45 @@ void add_qwen3_5_experts(const GgufKeys& in, json::Value& config) {
   check_sections(in);
 }
 
+// Files hold matrices times the family's multipliers. Those that are written here say what the
+// embedding and the head were multiplied by.
+void add_falcon(const GgufKeys& in, json::Value& config) {
+  config.set("attention_bias", in.tensor("blk.0.attn_q.bias") != nullptr);
+  config.set("mlp_bias", in.tensor("blk.0.ffn_gate.bias") != nullptr);
+  config.set("rope_theta", json::shortest(static_cast<float>(in.number("rope.freq_base"))));
+  config.set("mamba_n_groups", in.integer("ssm.group_count"));
+  config.set("mamba_n_heads", in.integer("ssm.time_step_rank"));
+  config.set("mamba_d_head", head_size(in));
+  config.set("mamba_d_ssm", in.integer("ssm.inner_size"));
+  config.set("mamba_d_state", in.integer("ssm.state_size"));
+  config.set("mamba_d_conv", in.integer("ssm.conv_kernel"));
+  config.set("mamba_conv_bias", in.tensor("blk.0.ssm_conv1d.bias") != nullptr);
+  config.set("mamba_rms_norm", in.tensor("blk.0.ssm_norm.weight") != nullptr);
+  config.set("mamba_norm_before_gate", false);
+  config.set("embedding_multiplier", in.find_number(kFoldedEmbeddingScale).value_or(1));
+  config.set("lm_head_multiplier", 1 / in.find_number(kFoldedLogitsDivisor).value_or(1));
+}
+
+// Keys of a head have the latent's length in files. Their length of values may be anything.
+void add_kimi(const GgufKeys& in, json::Value& config) {
+  const std::vector<int64_t> key_heads = in.integers(kKeyHeads);
+  config.set("layer_types", kinds_of(key_heads, "full_attention", "linear_attention"));
+  config.set("linear_num_heads", in.integer("attention.head_count"));
+  config.set("linear_head_dim", in.integer("kda.head_dim"));
+  config.set("linear_conv_kernel_dim", in.integer("ssm.conv_kernel"));
+  add_latent(in, config, "_mla");
+  in.ignore("attention.key_length");
+  in.ignore("attention.value_length");
+  const int64_t dense = in.find_integer("leading_dense_block_count").value_or(0);
+  add_expert_counts(in, config, "num_experts", {dense, in.integer("block_count") - 1});
+  config.set("first_k_dense_replace", dense);
+  config.set("moe_intermediate_size", in.integer("expert_feed_forward_length"));
+  config.set("num_shared_experts", in.integer("expert_shared_count"));
+  add_expert_weights(in, config);
+  config.set("norm_topk_prob", true);  // whatever a file says
+  in.ignore_if("expert_gating_func", kSigmoid);
+}
+
 // ---- Back
 
 namespace {
@@ -209,9 +248,11 @@ class HybridKeys {
 
   int64_t size(const char* key) const { return config_.find(key)->as_integer(); }
   void add(const std::string& key, json::Value value) {
-    const std::string whole = name_ + "." + key;
-    std::erase_if(keys_, [&](const GgufKey& other) { return other.name == whole; });
-    keys_.push_back({whole, std::move(value)});
+    leave_out(key);
+    keys_.push_back({name_ + "." + key, std::move(value)});
+  }
+  void leave_out(const std::string& key) {
+    std::erase_if(keys_, [&](const GgufKey& other) { return other.name == name_ + "." + key; });
   }
   // The numbers of layers whose kind is among `kinds`; the others' are 0.
   json::Array of_layers(const char* list, std::initializer_list<std::string_view> kinds,
@@ -263,6 +304,20 @@ void add_nemotron_keys(const json::Value& config, HybridKeys& keys) {
                  : 0);
 }
 
+void add_kimi_keys(const json::Value& config, HybridKeys& keys) {
+  keys.add(std::string(kKeyHeads), keys.of_layers("layer_types", {"full_attention"}, 1));
+  if (config.find("linear_head_dim")) {
+    keys.add("kda.head_dim", keys.size("linear_head_dim"));
+    keys.add("ssm.conv_kernel", keys.size("linear_conv_kernel_dim"));
+  }
+  if (!config.find("num_experts")) return;
+  keys.add("expert_used_count", keys.size("num_experts_per_token"));
+  keys.add("expert_shared_count", keys.size("num_shared_experts"));
+  keys.add("expert_group_count", keys.size("num_expert_group"));
+  keys.add("expert_gating_func", kSigmoid);
+  keys.add("expert_weights_norm", *config.find("moe_renormalize"));
+}
+
 }  // namespace
 
 void add_hybrid_keys(const json::Value& config, const std::string& name,
@@ -289,6 +344,12 @@ void add_hybrid_keys(const json::Value& config, const std::string& name,
                              "mamba_d_state", "mamba_d_conv");
   } else if (type == "nemotron_h") {
     add_nemotron_keys(config, hybrid);
+  } else if (type == "falcon_h1") {
+    hybrid.leave_out("embedding_scale");  // it is in the embedding
+    hybrid.add_state_space("mamba_n_groups", "mamba_n_heads", hybrid.size("mamba_d_head"),
+                           "mamba_d_state", "mamba_d_conv");
+  } else if (type == "kimi_linear") {
+    add_kimi_keys(config, hybrid);
   } else if (type == "qwen3_next" || type.starts_with("qwen3_5")) {
     hybrid.add("full_attention_interval", 4);
     if (type != "qwen3_next") hybrid.add_sections();

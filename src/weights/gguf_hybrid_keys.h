@@ -16,6 +16,13 @@ void add_nemotron_experts(const GgufKeys& in, json::Value& config);
 void add_qwen3_next(const GgufKeys& in, json::Value& config);
 void add_qwen3_5(const GgufKeys& in, json::Value& config);
 void add_qwen3_5_experts(const GgufKeys& in, json::Value& config);
+void add_falcon(const GgufKeys& in, json::Value& config);
+void add_kimi(const GgufKeys& in, json::Value& config);
+
+// Keys of Falcon H1: by how much a file's embedding is multiplied and its head divided, so that
+// other readers need not do so. Where they are there, these tensors hold bf16 numbers times them.
+inline constexpr const char* kFoldedEmbeddingScale = "folded.embedding_scale";
+inline constexpr const char* kFoldedLogitsDivisor = "folded.logits_divisor";
 
 // The largest of all layers' numbers.
 int64_t largest_of_layers(const GgufKeys& in, std::string_view name);

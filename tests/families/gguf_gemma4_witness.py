@@ -6,7 +6,7 @@ Usage: gguf_gemma4_witness.py INVAR FAMILY_LOGITS [--control]; the control gives
 import shutil
 
 import llama_witness
-from gguf_hybrids import read_directory, write_directory
+from gguf_files import read_directory, write_directory
 
 SIZES = ["--hidden", 256, "--heads", 8, "--kv-heads", 4, "--head-dim", 32, "--ffn", 256, "--vocab", 512]
 # llama.cpp takes it that the last two layers with keys of their own are one with a window and one without: here those before 2.

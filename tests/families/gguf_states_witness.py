@@ -5,12 +5,12 @@ where there are no decays, are others."""
 import shutil
 
 import llama_witness
-from gguf_hybrids import read_directory, write_directory
+from gguf_files import read_directory, write_directory
 
 SIZES = ["--preset", "tiny", "--heads", 8, "--kv-heads", 4, "--head-dim", 32, "--ffn", 256, "--vocab", 512]
 EXPERTS = ["--experts", 8, "--experts-per-token", 2]
 MODELS = {"qwen3_next": EXPERTS, "qwen3_5_text": [], "qwen3_5_moe_text": EXPERTS, "lfm2": [], "lfm2_moe": EXPERTS,
-          "granitemoehybrid": EXPERTS, "nemotron_h": []}
+          "granitemoehybrid": EXPERTS, "nemotron_h": [], "falcon_h1": [], "kimi_linear": EXPERTS}
 # llama.cpp has Granite's states twice as wide as the stream; a file cannot say that a Nemotron has dense networks and experts.
 HIDDEN, LAYERS = {"granitemoehybrid": 128}, {"nemotron_h": 3}
 

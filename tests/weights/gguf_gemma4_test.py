@@ -6,7 +6,8 @@ import json, pathlib, subprocess, sys, tempfile
 
 import numpy
 
-from gguf_hybrids import Converted, read_directory, write, write_directory
+from gguf_files import read_directory, write, write_directory
+from gguf_hybrids import Converted
 
 INVAR, CONTROL = sys.argv[1], "--control" in sys.argv
 SIZES = ["--hidden", 256, "--heads", 8, "--kv-heads", 4, "--head-dim", 32, "--ffn", 256, "--vocab", 512, "--max-positions", 512]

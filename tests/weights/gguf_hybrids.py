@@ -1,85 +1,10 @@
 """GGUF files of models with states, and of Gemma 4, as llama.cpp's converter makes them of their directories: names, keys and the forms
 of tensors, by the format's rules alone. Nothing here is taken from the program."""
-import json, pathlib, struct
+import json, pathlib
 
 import numpy
 
-BF16, F32 = 30, 0  # as ggml numbers them
-KINDS = {"u32": 4, "i32": 5, "f32": 6, "bool": 7, "text": 8, "list": 9, "i64": 11}
-
-
-def read_directory(folder):
-    """Tensors as f32 arrays, and whether each was bf16."""
-    data = (pathlib.Path(folder) / "model.safetensors").read_bytes()
-    size = struct.unpack_from("<Q", data)[0]
-    header, body = json.loads(data[8:8 + size]), data[8 + size:]
-    tensors = {}
-    for name, tensor in header.items():
-        if name == "__metadata__":
-            continue
-        raw = body[slice(*tensor["data_offsets"])]
-        if tensor["dtype"] == "BF16":
-            array = (numpy.frombuffer(raw, "<u2").astype(numpy.uint32) << 16).view(numpy.float32)
-        else:
-            array = numpy.frombuffer(raw, "<f4")
-        tensors[name] = array.reshape(tensor["shape"])
-    return tensors
-
-
-def write_directory(folder, tensors):
-    """The same arrays as one file of bf16, vectors too."""
-    header, body = {}, b""
-    for name, array in tensors.items():
-        raw = (numpy.ascontiguousarray(array).view(numpy.uint32) >> 16).astype("<u2").tobytes()
-        header[name] = {"dtype": "BF16", "shape": list(array.shape), "data_offsets": [len(body), len(body) + len(raw)]}
-        body += raw
-    text = json.dumps(header).encode()
-    text += b" " * (-len(text) % 8)
-    (pathlib.Path(folder) / "model.safetensors").write_bytes(struct.pack("<Q", len(text)) + text + body)
-
-
-def permuted(x, heads):
-    """Rows that turn with each other side by side."""
-    return x.reshape(heads, 2, x.shape[0] // heads // 2, *x.shape[1:]).swapaxes(1, 2).reshape(x.shape)
-
-
-def as_text(value):
-    raw = value.encode()
-    return struct.pack("<Q", len(raw)) + raw
-
-
-def as_value(value):
-    """Its kind, and its bytes."""
-    if isinstance(value, bool):
-        return KINDS["bool"], struct.pack("<?", value)
-    if isinstance(value, int) and not 0 <= value < 1 << 32:
-        return KINDS["i64"], struct.pack("<q", value)
-    if isinstance(value, int):
-        return KINDS["u32"], struct.pack("<I", value)
-    if isinstance(value, float):
-        return KINDS["f32"], struct.pack("<f", value)
-    if isinstance(value, str):
-        return KINDS["text"], as_text(value)
-    kind = as_value(value[0])[0] if value else KINDS["text"]
-    return KINDS["list"], struct.pack("<IQ", kind, len(value)) + b"".join(as_value(one)[1] for one in value)
-
-
-def write(path, keys, tensors):
-    """tensors: name to array; vectors, routers and whatever is named f32 in f32, matrices in bf16."""
-    out = b"GGUF" + struct.pack("<IQQ", 3, len(tensors), len(keys))
-    for key, value in keys.items():
-        kind, raw = as_value(value)
-        out += as_text(key) + struct.pack("<I", kind) + raw
-    body = b""
-    for name, array in tensors.items():
-        plain = array.ndim == 1 or any(part in name for part in ("ffn_gate_inp", "ssm_a", "ssm_alpha", "ssm_d", "conv", "ssm_norm"))
-        plain = plain and "_proj.weight" not in name
-        raw = array.astype("<f4").tobytes() if plain else (array.view(numpy.uint32) >> 16).astype("<u2").tobytes()
-        shape = array.shape[::-1]
-        out += as_text(name) + struct.pack("<I", len(shape)) + struct.pack(f"<{len(shape)}Q", *shape)
-        out += struct.pack("<IQ", F32 if plain else BF16, len(body))
-        body += raw + b"\0" * (-len(raw) % 32)
-    pathlib.Path(path).write_bytes(out + b"\0" * (-len(out) % 32) + body)
+from gguf_files import permuted, read_directory
 
 
 class Converted:
@@ -91,7 +16,7 @@ class Converted:
         self.hf = read_directory(folder)
         self.tensors = {}
         make = {"lfm2": self.lfm2, "lfm2_moe": self.lfm2, "granitemoehybrid": self.granite, "nemotron_h": self.nemotron,
-                "qwen3_next": self.qwen, "qwen3_5_text": self.qwen, "qwen3_5_moe_text": self.qwen, "gemma4_text": self.gemma4}[self.config["model_type"]]
+                "falcon_h1": self.falcon, "kimi_linear": self.kimi, "qwen3_next": self.qwen, "qwen3_5_text": self.qwen, "qwen3_5_moe_text": self.qwen, "gemma4_text": self.gemma4}[self.config["model_type"]]
         self.name, own = make()
         c = self.config
         sizes = {"block_count": c["num_hidden_layers"], "context_length": c["max_position_embeddings"],
@@ -141,7 +66,8 @@ class Converted:
         self.put(f"blk.{i}.ssm_dt.bias", own[at + "dt_bias"])
         self.put(f"blk.{i}.ssm_a", -numpy.exp(own[at + "A_log"]).reshape(-1, 1))
         self.put(f"blk.{i}.ssm_d", own[at + "D"].reshape(-1, 1))
-        self.put(f"blk.{i}.ssm_norm.weight", own[at + "norm.weight"].reshape(groups, -1))
+        if at + "norm.weight" in own:
+            self.put(f"blk.{i}.ssm_norm.weight", own[at + "norm.weight"].reshape(groups, -1))
         self.put(f"blk.{i}.ssm_out.weight", own[at + "out_proj.weight"])
 
     def permuted_attention(self, i, own, at):
@@ -241,6 +167,72 @@ class Converted:
                      "expert_weights_norm": c["norm_topk_prob"], "expert_weights_scale": float(c["routed_scaling_factor"]),
                      "expert_group_count": c["n_group"]}
         return "nemotron_h_moe" if has_experts else "nemotron_h", keys
+
+    def falcon(self):
+        """Matrices are there times the configuration's multipliers."""
+        c = self.config
+        inner, keys = c["mamba_d_ssm"], c["mamba_n_groups"] * c["mamba_d_state"]
+        rows = numpy.repeat(c["ssm_multipliers"], [inner, inner, keys, keys, c["mamba_n_heads"]])
+        of = {"self_attn.q_proj": ("attn_q", c["attention_in_multiplier"]), "self_attn.v_proj": ("attn_v", c["attention_in_multiplier"]),
+              "self_attn.k_proj": ("attn_k", c["attention_in_multiplier"] * c["key_multiplier"]),
+              "self_attn.o_proj": ("attn_output", c["attention_out_multiplier"]), "feed_forward.up_proj": ("ffn_up", 1),
+              "feed_forward.gate_proj": ("ffn_gate", c["mlp_multipliers"][0]), "feed_forward.down_proj": ("ffn_down", c["mlp_multipliers"][1])}
+        times = lambda x, factor: x * numpy.float32(factor)
+        self.outside(norm="model.final_layernorm")
+        for name, factor in (("token_embd.weight", c["embedding_multiplier"]), ("output.weight", c["lm_head_multiplier"])):
+            self.put(name, times(self.tensors[name], factor))
+        for i, own in self.layers():
+            self.put(f"blk.{i}.attn_norm.weight", own["input_layernorm.weight"])
+            self.put(f"blk.{i}.ffn_norm", own["pre_ff_layernorm.weight"])  # as its mapping has it
+            for here, (there, factor) in of.items():
+                self.put(f"blk.{i}.{there}.weight", times(own[here + ".weight"], factor))
+            own["mamba.in_proj.weight"] = times(own["mamba.in_proj.weight"], c["ssm_in_multiplier"] * rows[:, None])
+            own["mamba.out_proj.weight"] = times(own["mamba.out_proj.weight"], c["ssm_out_multiplier"])
+            self.state_space(i, own, "mamba.", c["mamba_n_groups"])
+        return "falcon-h1", {"attention.head_count_kv": c["num_key_value_heads"], "attention.key_length": c["head_dim"],
+                             "attention.value_length": c["head_dim"], "feed_forward_length": c["intermediate_size"],
+                             "vocab_size": c["vocab_size"], "ssm.conv_kernel": c["mamba_d_conv"], "ssm.state_size": c["mamba_d_state"],
+                             "ssm.group_count": c["mamba_n_groups"], "ssm.inner_size": inner, "ssm.time_step_rank": c["mamba_n_heads"]}
+
+    def kimi(self):
+        c = self.config
+        names = {"input_layernorm": "attn_norm", "post_attention_layernorm": "ffn_norm", "self_attn.q_proj": "attn_q",
+                 "self_attn.k_proj": "attn_k", "self_attn.v_proj": "attn_v", "self_attn.o_proj": "attn_output",
+                 "self_attn.f_a_proj": "ssm_f_a", "self_attn.f_b_proj": "ssm_f_b", "self_attn.g_a_proj": "ssm_g_a",
+                 "self_attn.g_b_proj": "ssm_g_b", "self_attn.b_proj": "ssm_beta", "self_attn.o_norm": "ssm_norm",
+                 "self_attn.kv_a_proj_with_mqa": "attn_kv_a_mqa", "self_attn.kv_a_layernorm": "attn_kv_a_norm",
+                 "mlp.gate_proj": "ffn_gate", "mlp.up_proj": "ffn_up", "mlp.down_proj": "ffn_down", "block_sparse_moe.gate": "ffn_gate_inp"}
+        nope, value, rank, turning = c["qk_nope_head_dim"], c["v_head_dim"], c["kv_lora_rank"], c["qk_rope_head_dim"]
+        self.outside()
+        for i, own in self.layers():
+            at = f"blk.{i}."
+            for here, there in names.items():
+                if here + ".weight" in own:
+                    self.put(f"{at}{there}.weight", own[here + ".weight"])
+            if "self_attn.A_log" in own:
+                for x in "qkv":
+                    taps = own[f"self_attn.{x}_conv1d.weight"]
+                    self.put(f"{at}ssm_conv1d_{x}.weight", taps.reshape(1, len(taps), 1, -1))
+                self.put(at + "ssm_a", -numpy.exp(own["self_attn.A_log"]))
+                self.put(at + "ssm_dt.bias", own["self_attn.dt_bias"])
+            else:
+                both = own["self_attn.kv_b_proj.weight"].reshape(-1, nope + value, rank)
+                self.put(at + "attn_k_b.weight", both[:, :nope].swapaxes(1, 2))
+                self.put(at + "attn_v_b.weight", both[:, nope:])
+            if "block_sparse_moe.gate.weight" in own:
+                self.put(at + "exp_probs_b.bias", own["block_sparse_moe.gate.e_score_correction_bias"])
+                self.experts(i, own, "block_sparse_moe.experts.", {"w1": "gate", "w3": "up", "w2": "down"})
+                for name in ("gate", "up", "down"):
+                    self.put(f"{at}ffn_{name}_shexp.weight", own[f"block_sparse_moe.shared_experts.{name}_proj.weight"])
+        kv = [1 if kind == "full_attention" else 0 for kind in c["layer_types"]]
+        return "kimi-linear", {"attention.head_count_kv": kv, "feed_forward_length": c["intermediate_size"], "vocab_size": c["vocab_size"],
+                               "attention.kv_lora_rank": rank, "attention.key_length": rank + turning, "attention.value_length": 72,
+                               "attention.key_length_mla": nope + turning, "attention.value_length_mla": value,
+                               "rope.dimension_count": turning, "rope.freq_base": 10000.0, "kda.head_dim": c["linear_head_dim"],
+                               "ssm.conv_kernel": c["linear_conv_kernel_dim"], "expert_count": c["num_experts"],
+                               "expert_used_count": c["num_experts_per_token"], "expert_shared_count": c["num_shared_experts"],
+                               "expert_feed_forward_length": c["moe_intermediate_size"], "expert_gating_func": 2,
+                               "leading_dense_block_count": c["first_k_dense_replace"], "expert_weights_scale": float(c["routed_scaling_factor"])}
 
     def qwen(self):
         c = self.config

@@ -7,13 +7,14 @@ import json, pathlib, subprocess, sys, tempfile
 
 import numpy
 
-from gguf_hybrids import Converted, read_directory, write, write_directory
+from gguf_files import read_directory, write, write_directory
+from gguf_hybrids import Converted
 
 INVAR, CONTROL = sys.argv[1], "--control" in sys.argv
 SHAPE = ["--preset", "tiny", "--hidden", "256", "--max-positions", "512"]
 # A family, its layers, and the one that is left out.
 MODELS = [("lfm2", 4, None), ("lfm2_moe", 4, None), ("granitemoehybrid", 4, None), ("nemotron_h", 3, None), ("nemotron_h", 4, 1),
-          ("qwen3_next", 4, None), ("qwen3_5_text", 4, None), ("qwen3_5_moe_text", 4, None)]
+          ("falcon_h1", 2, None), ("kimi_linear", 4, None), ("qwen3_next", 4, None), ("qwen3_5_text", 4, None), ("qwen3_5_moe_text", 4, None)]
 TEXT = "The order of every sum is fixed once, as a small tree. " * 3
 
 
@@ -137,6 +138,34 @@ def check_sections(made, folder):
     return faults
 
 
+def change(made, **said):
+    path = made / "config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | said))
+
+
+def check_multipliers(made, folder):
+    """Falcon H1 with numbers of the published models by which nothing is exact, and norms: written files have the directory's bits,
+    which are not those without the numbers. What no file says is refused."""
+    before, faults = answer(made), 0
+    change(made, embedding_multiplier=5.656854249492381, lm_head_multiplier=0.0390625 * 0.7, mamba_rms_norm=True, mamba_norm_before_gate=False)
+    tensors = read_directory(made)
+    width = json.loads((made / "config.json").read_text())["mamba_d_ssm"]
+    for i in range(2):
+        tensors[f"model.layers.{i}.mamba.norm.weight"] = numpy.float32(1) + numpy.arange(width, dtype=numpy.float32) % 8 / 8
+    write_directory(made, tensors)
+    faults += before == answer(made)
+    faults += check_written("falcon_h1, multipliers", made, folder)
+    for said, sentence in (({"mamba_norm_before_gate": True}, "cannot say all of what its config.json says: some number is another"),
+                           ({"tie_word_embeddings": True}, "expected a head of its own beside multipliers")):
+        change(made, **said)
+        here = run("convert", made, folder / "refused.gguf", "--gguf", "bf16")
+        good = sentence in here and not (folder / "refused.gguf").exists()
+        faults += not good
+        if not good:
+            print(f"expected {sentence!r}, found {here!r}")
+    return faults
+
+
 def main():
     faults = 0
     for family, layers, left_out in MODELS:
@@ -148,10 +177,15 @@ def main():
                 sys.exit(said)
             if left_out is not None:
                 made = without_layer(left_out, made, folder / "second")
+            if family == "falcon_h1":
+                change(made, embedding_multiplier=4.0, lm_head_multiplier=0.125)  # so that bf16 products are exact
             faults += check_made(family, made, folder)
             if CONTROL:
                 continue
             faults += check_written(family, made, folder)
+            if family == "falcon_h1":
+                (folder / "again").mkdir()
+                faults += check_multipliers(made, folder / "again")
             faults += family == "qwen3_5_text" and check_module(made, folder)
             faults += family == "qwen3_5_text" and check_sections(made, folder)
             if left_out is not None:

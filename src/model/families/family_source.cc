@@ -58,6 +58,7 @@ class FamilySource : public ListedTensors<FamilyEntry> {
       const int64_t block = storage_of(info.dtype).block;
       const bool changes = at.is_transposed || at.scale != 1 || at.pieces.size % block != 0;
       if (changes && storage_of(info.dtype).has_blocks()) info.dtype = DType::bf16;
+      if (stored.has_gguf_names() && is_gguf_folded(spec, tensor)) info.dtype = DType::bf16;
       if (stored.has_gguf_names() && may_be_f32_in_gguf(tensor.role) && has_bf16_numbers(at.tensor))
         info.dtype = DType::bf16;
       entries_[tensor.name] = {std::move(at), std::move(info)};

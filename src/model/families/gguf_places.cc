@@ -3,7 +3,9 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <span>
 
+#include "model/families/gguf_state_places.h"
 #include "weights/gguf_gemma_keys.h"
 
 namespace invar {
@@ -105,8 +107,10 @@ constexpr GgufName kNames[] = {
     {TensorRole::conv_o, "shortconv.out_proj.weight"},
 };
 
-// All that a state space reads stands in one tensor there.
-constexpr const char* kStateSpaceInputs = "ssm_in.weight";
+const char* find_name(std::span<const GgufName> names, TensorRole role) {
+  const auto found = std::ranges::find(names, role, &GgufName::role);
+  return found == names.end() ? nullptr : found->name;
+}
 
 // Rows of a tensor that begin at some row of another one.
 struct Fused {
@@ -202,7 +206,7 @@ bool is_qwen_with_states(std::string_view family) {
 // Families whose rows stand as in their directories: what turns in part, and what holds two.
 bool has_rows_of_directories(std::string_view family) {
   return family == "glm4_moe" || family == "deepseek_v2" || family == "deepseek_v3" ||
-         is_qwen_with_states(family);
+         family == "kimi_linear" || is_qwen_with_states(family);
 }
 
 bool turns(TensorRole role) {
@@ -210,84 +214,10 @@ bool turns(TensorRole role) {
          role == TensorRole::k_bias;
 }
 
-bool is_tap(TensorRole role) {
-  return role == TensorRole::conv_q || role == TensorRole::conv_k || role == TensorRole::conv_v ||
-         role == TensorRole::conv_tap;
-}
-
-// Qwen 3.5's value heads: the first one of every key head, then every second one.
-std::function<int64_t(int64_t)> in_turn(const RecurrentSpec& r, int64_t rows, int64_t first = 0) {
-  return [=, keys = r.key_heads, each = r.heads / r.key_heads](int64_t row) {
-    const int64_t head = row / rows;
-    return first + (head % each * keys + head / each) * rows + row % rows;
-  };
-}
-
-void put_heads_in_turn(const RecurrentSpec& r, const TensorSpec& tensor, StoredAt& at) {
-  switch (tensor.role) {
-    case TensorRole::recurrent_v:
-      at.row = in_turn(r, r.value_size, 2 * r.key_width());
-      break;
-    case TensorRole::recurrent_gate:
-      at.row = in_turn(r, r.value_size);
-      break;
-    case TensorRole::recurrent_factor:
-    case TensorRole::recurrent_decay:
-    case TensorRole::decay_bias:
-    case TensorRole::decay_rate:
-      at.row = in_turn(r, 1);
-      break;
-    case TensorRole::conv_v:
-      at.row = [taps = at.row, channel = in_turn(r, r.value_size)](int64_t row) {
-        return taps(channel(row));
-      };
-      break;
-    case TensorRole::recurrent_o: {
-      const auto head = in_turn(r, 1);
-      at.pieces.size = r.value_size;
-      for (int h = 0; h < r.heads; ++h) at.pieces.from.push_back(head(h));
-      break;
-    }
-    default:
-      break;
-  }
-}
-
-// A layer with a state has rows as in directories and taps as [channels][taps]; a state space's
-// numbers of heads, and the weights of its norm, have two dimensions.
-StoredAt state_place(const DecoderSpec& spec, const TensorSpec& tensor) {
-  const LayerSpec layer = spec.layer(tensor.layer);
-  StoredAt at = family_of(spec).stored(spec, tensor);
-  at.tensor = gguf_name(spec, tensor);
-  at.is_plus_one = false;
-  if (is_tap(tensor.role)) at.shape = {at.shape[0], at.shape[2]};
-  at.is_exponential = tensor.role == TensorRole::decay_rate;
-  if (const RecurrentSpec* r = layer.find<RecurrentSpec>()) {
-    const auto behind = [](int64_t first) { return [=](int64_t row) { return first + row; }; };
-    if (tensor.role == TensorRole::recurrent_q) at.row = behind(0);
-    if (tensor.role == TensorRole::recurrent_k) at.row = behind(r->key_width());
-    if (tensor.role == TensorRole::recurrent_v) at.row = behind(2 * r->key_width());
-    if (tensor.role == TensorRole::recurrent_gate) at.row = {};
-    if (spec.family.starts_with("qwen3_5") && r->heads != r->key_heads)
-      put_heads_in_turn(*r, tensor, at);
-  }
-  if (const StateSpaceSpec* s = layer.find<StateSpaceSpec>()) {
-    const bool is_of_heads =
-        tensor.role == TensorRole::decay_rate || tensor.role == TensorRole::skip;
-    if (is_of_heads) at.shape = {s->heads, 1};
-    if (tensor.role == TensorRole::head_norm) at.shape = {s->groups, s->width() / s->groups};
-  }
-  return at;
-}
-
-bool is_of_state(const DecoderSpec& spec, const TensorSpec& tensor) {
-  if (tensor.layer < 0) return false;
-  const LayerSpec layer = spec.layer(tensor.layer);
-  const bool has_state =
-      layer.find<RecurrentSpec>() || layer.find<StateSpaceSpec>() || layer.find<ShortConvSpec>();
-  return has_state &&
-         (tensor.role == TensorRole::q_gate ||
-          (tensor.role >= TensorRole::recurrent_q && tensor.role <= TensorRole::head_norm));
+// The factor that makes bf16 numbers of Falcon H1's folded ones.
+float unfolding(const DecoderSpec& spec, TensorRole role) {
+  if (role == TensorRole::embedding) return 1 / spec.embedding_scale;
+  return role == TensorRole::head ? spec.logits_divisor : 1;
 }
 
 }  // namespace
@@ -302,25 +232,20 @@ std::string gguf_name(const DecoderSpec& spec, const TensorSpec& tensor) {
     return in_layer("post_attention_norm.weight");
   if (tensor.role == TensorRole::post_norm && spec.family == "nemotron_h")  // of a layer's one part
     return in_layer("attn_norm.weight");
-  if (tensor.role == TensorRole::recurrent_factor && spec.family.starts_with("qwen3_5"))
-    return in_layer("ssm_beta.weight");
-  if (tensor.role == TensorRole::recurrent_decay && spec.family.starts_with("qwen3_5"))
-    return in_layer("ssm_alpha.weight");
+  if (tensor.role == TensorRole::post_norm && spec.family == "falcon_h1")
+    return in_layer("ffn_norm");
   if (tensor.role == TensorRole::ffn_out_norm && spec.layer(tensor.layer).has_networks_beside())
     return in_layer("post_ffw_norm_1.weight");
   if (tensor.role == TensorRole::final_norm && spec.family.starts_with("lfm2"))
     return "token_embd_norm.weight";
-  const bool is_input =
-      tensor.role >= TensorRole::recurrent_q && tensor.role <= TensorRole::recurrent_decay;
-  if (is_input && spec.layer(tensor.layer).find<StateSpaceSpec>())
-    return in_layer(kStateSpaceInputs);
+  if (const char* name = gguf_state_name(spec, tensor)) return in_layer(name);
   const bool is_query =
       tensor.role == TensorRole::still_query || tensor.role == TensorRole::turning_query;
   if (is_query && spec.layer(tensor.layer).attention()->latent->query_rank == 0)
     return in_layer("attn_q.weight");
-  const auto* found = std::ranges::find(kNames, tensor.role, &GgufName::role);
-  if (found == std::end(kNames)) return tensor.name;  // which no such file has
-  return tensor.layer < 0 ? found->name : in_layer(found->name);
+  const char* name = find_name(kNames, tensor.role);
+  if (!name) return tensor.name;  // which no such file has
+  return tensor.layer < 0 ? name : in_layer(name);
 }
 
 bool has_gguf_neighbours(std::string_view family) {
@@ -350,6 +275,10 @@ bool may_be_f32_in_gguf(TensorRole role) {
          role == TensorRole::recurrent_decay;
 }
 
+bool is_gguf_folded(const DecoderSpec& spec, const TensorSpec& tensor) {
+  return spec.family == "falcon_h1" && unfolding(spec, tensor.role) != 1;
+}
+
 std::vector<GgufConstant> gguf_constants(const DecoderSpec& spec) {
   if (spec.family != "gemma4_text") return {};
   const auto is_full = [](const LayerSpec& layer) { return layer.window() == 0; };
@@ -362,20 +291,33 @@ std::vector<GgufConstant> gguf_constants(const DecoderSpec& spec) {
 
 StoredAt gguf_place(const DecoderSpec& spec, const TensorSpec& tensor) {
   const bool is_gemma4 = spec.family == "gemma4_text";
-  if (is_of_state(spec, tensor)) return state_place(spec, tensor);
+  if (is_of_state(spec, tensor)) return gguf_state_place(spec, tensor);
   if (tensor.expert >= 0 && is_gemma4 && tensor.role != TensorRole::expert_down)
     return in_stack_of_pairs(spec, tensor);
   if (tensor.expert >= 0) return in_stack(spec, tensor);
   StoredAt at{gguf_name(spec, tensor)};
   if (is_gemma4) at.scale = family_of(spec).stored(spec, tensor).scale;
+  if (is_gguf_folded(spec, tensor)) at.scale = unfolding(spec, tensor.role);
   if (tensor.role == TensorRole::shared_expert_gate) at.shape = {tensor.shape[1]};  // a vector
   if (turns(tensor.role) && has_gguf_neighbours(spec.family)) at.row = rotation_rows(spec, true);
   if (has_rows_of_directories(spec.family)) at.row = family_of(spec).stored(spec, tensor).row;
   return at;
 }
 
+namespace {
+
+// llama.cpp's quantiser leaves out dimensions of 1 before the others.
+void leave_out_ones(StoredAt& at, const TensorSource& stored) {
+  if (!stored.has(at.tensor)) return;
+  const size_t dimensions = stored.info(at.tensor).shape.size();
+  while (at.shape.size() > dimensions && at.shape[0] == 1) at.shape.erase(at.shape.begin());
+}
+
+}  // namespace
+
 StoredAt gguf_place(const DecoderSpec& spec, const TensorSpec& tensor, const TensorSource& stored) {
   StoredAt at = gguf_place(spec, tensor);
+  leave_out_ones(at, stored);
   if (is_expert_matrix(tensor.role))
     return stored.has(at.tensor) ? at : expert_elsewhere(spec, tensor, stored);
   if (tensor.role == TensorRole::key_up || tensor.role == TensorRole::value_up)

@@ -22,6 +22,8 @@ bool has_gguf_neighbours(std::string_view family);
 // all its elements are bf16 numbers, it is a bf16 one.
 bool is_gguf_router(TensorRole role);
 bool may_be_f32_in_gguf(TensorRole role);
+// Whether files hold a number of the configuration times the tensor, whose elements are bf16 ones.
+bool is_gguf_folded(const DecoderSpec& spec, const TensorSpec& tensor);
 // The embedding and head of a module that predicts further, which files have beside the model's:
 // their names in files, and in directories.
 std::vector<std::pair<std::string, std::string>> gguf_module_tensors(const DecoderSpec& spec);
