@@ -76,14 +76,39 @@ class Release(unittest.TestCase):
         status, said = self.asked("--dry-run", "--only", "deb,floppy")
         self.assertTrue(status and "found floppy" in said, said)
 
-    def test_the_workflow_asks_for_what_there_is(self):
-        text = (SOURCE / ".github/workflows/release.yml").read_text()
-        asked = [kind for kinds in re.findall(r"packaging/release --only (\S+)", text) for kind in kinds.split(",")]
-        self.assertEqual(set(asked), set(release_module().KINDS) - {"container"})
-        self.assertIn("docker build", text)
+    def test_the_workflow_makes_each_kind_once_and_publishes_all_sums(self):
+        release = release_module()
+        release.check_workflow()
+        place = ".github/workflows/release.yml"
+        text = (SOURCE / place).read_text()
         self.assertIn('tags: ["v*"]', text)
         for script in re.findall(r"(?:scripts|packaging)/\w+", text):
             self.assertTrue(os.access(SOURCE / script, os.X_OK), script)
+        self.assertNotIn("docker build", text, "an image that nothing tries")
+        made = {name for name in re.findall(r"(?m)^  (\S+):$", text.split("jobs:")[1])} - {"publish"}
+        self.assertEqual(set(re.search(r"publish:\n    needs: \[(.*)\]", text)[1].split(", ")), made, "all jobs that make something")
+        (self.folder / place).parent.mkdir(parents=True)
+        for line, words in (("packaging/release --only container", "each once"), ("packaging/release --only cuda-wheel", "each once"), ("packaging/release --sums", "the sums")):
+            (self.folder / place).write_text(text.replace(line, "true"))
+            with self.assertRaisesRegex(SystemExit, words):
+                release.check_workflow(self.folder)
+
+    def test_sums_are_of_all_kinds(self):
+        release, out = release_module(), self.folder / "out"
+        out.mkdir()
+        names = ["invar_0.1.0_amd64.deb", "libinvar-dev_0.1.0_amd64.deb", "invar-0.1.0-linux-x86_64.tar.xz", "invar-0.1.0-cp311-cp311-manylinux_2_36_x86_64.whl",
+                 "invar-0.1.0-1cuda-cp311-cp311-manylinux_2_36_x86_64.whl", "invar-0.1.0-image.tar"]
+        for name in names:
+            (out / name).write_text(name)
+        sums = lambda: subprocess.run([SOURCE / "packaging/release", "--sums", "--out", out], capture_output=True, text=True)
+        self.assertEqual(sums().returncode, 0, sums().stderr)
+        self.assertEqual([line.split()[1] for line in (out / "SHA256SUMS").read_text().splitlines()], sorted(names))
+        (out / names[4]).unlink()
+        self.assertIn("none of the kind cuda-wheel", sums().stderr)
+        (out / names[4]).write_text("again")
+        (out / "core").write_text("dumped")
+        self.assertIn("found core", sums().stderr)
+        self.assertEqual(set(release.NAMES), set(release.KINDS))
 
     def test_a_tarball_brings_its_libraries_and_is_tried(self):
         (self.folder / "out").mkdir()
