@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 """Manual pages, shell completion and the service's unit. Usage: pages_test.py INVAR SOURCE"""
 
+import os
 import pathlib
 import re
 import shutil
@@ -11,12 +12,27 @@ import tempfile
 invar, source = str(pathlib.Path(sys.argv[1]).resolve()), pathlib.Path(sys.argv[2])
 
 
-def complete(script, *words):
-    """What bash offers for the last of `words`."""
+def complete(script, *words, **environment):
+    """What bash offers for the last of `words`, in an empty folder."""
     quoted = " ".join(f"'{word}'" for word in words)
     command = (f"source {script}; COMP_WORDS=({quoted}); COMP_CWORD={len(words) - 1}; _invar; "
                'printf "%s\\n" "${COMPREPLY[@]}"')
-    return set(subprocess.run(["bash", "-c", command], check=True, capture_output=True, text=True).stdout.split())
+    environment = {"PATH": f"{pathlib.Path(invar).parent}:{os.environ['PATH']}", **environment}
+    with tempfile.TemporaryDirectory() as empty:
+        return set(subprocess.run(["bash", "-c", command], check=True, capture_output=True, text=True, env=environment, cwd=empty).stdout.split())
+
+
+def check_models_and_values(script):
+    assert {"portable", "pair"} == complete(script, "invar", "serve", "--arith", "p"), "values that the help explains"
+    assert {"sarathi", "simple-chunking"} == complete(script, "invar", "generate", "--scheduling-policy", "s"), "a list of the help's"
+    assert {"key", "none"} == complete(script, "invar", "serve", "--fair-by", ""), "values that the program checks"
+    assert not complete(script, "invar", "serve", "--port", "8"), "no value is known"
+    with tempfile.TemporaryDirectory() as home:
+        for name in ("models--Qwen--Qwen3-0.6B", "models--unsloth--Qwen3-4B-GGUF"):
+            (pathlib.Path(home) / "hub" / name).mkdir(parents=True)
+        for command in ("chat", "serve", "inspect", "rm"):
+            assert {"Qwen/Qwen3-0.6B"} == complete(script, "invar", command, "Qw", HF_HOME=home), command
+        assert not complete(script, "invar", "train", "Qw", HF_HOME=home), "a recipe is no model"
 
 
 def check_completion(script):
@@ -76,6 +92,7 @@ def main():
         folder = pathlib.Path(name)
         subprocess.run([sys.executable, source / "tools/cli_docs", invar, folder], check=True)
         check_completion(folder / "invar.bash")
+        check_models_and_values(folder / "invar.bash")
         pages = check_pages(folder / "man1")
         unit = check_unit(folder)
     check_config()
