@@ -77,7 +77,11 @@ if(INVAR_CUDA)
     set(CMAKE_CUDA20_STANDARD_COMPILE_OPTION "-std=c++20")  # CMake 3.25 does not know it
     set(CMAKE_CUDA_STANDARD 20)
     set(CMAKE_CUDA_FLAGS_RELEASE "-O3")
+    # For a project that requires 3.25, that CMake deprecates CUDA::nvToolsExt, a library that CUDA 13 has not: an error.
+    set(required_cmake ${CMAKE_MINIMUM_REQUIRED_VERSION})
+    set(CMAKE_MINIMUM_REQUIRED_VERSION 3.24)
     find_package(CUDAToolkit REQUIRED)
+    set(CMAKE_MINIMUM_REQUIRED_VERSION ${required_cmake})
     set(INVAR_HAVE_CUDA ON)
     # The same arithmetic as on the host; kernels call the host's constexpr functions (numerics/math.h).
     target_compile_options(invar_options INTERFACE
