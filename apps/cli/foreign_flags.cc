@@ -19,7 +19,9 @@ struct ForeignFlag {
 
 constexpr ForeignFlag kForeignFlags[] = {
     {"--dtype", "the weights' own type is computed with; --weights rounded makes f32 bf16"},
-    {"--quantization", "quantized weights would be another model, with other bits"},
+    {"--quantization",
+     "config.json says how a directory's weights are quantized; --weights fp8-row makes bf16 ones "
+     "FP8"},
     {"--calculate-kv-scales", "keys and values have the arithmetic's own type and no scales"},
     {"--tokenizer", "the tokenizer is the model's own; anything else changes its answers"},
     {"--tokenizer-mode", "there is one tokenizer, made from the model's own files"},

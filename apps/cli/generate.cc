@@ -174,6 +174,8 @@ void print_report(const json::Value& v, const Printer& printer, Model& model,
         printer.accepted(), printer.drafted(),
         100.0 * static_cast<double>(printer.accepted()) / static_cast<double>(printer.drafted()),
         printer.tokens_a_step());
+  else if (!flags.engine.speculation.json.empty() || !flags.engine.speculation.method.empty())
+    fmt::print(stderr, "drafts      none was proposed\n");
   fmt::print(stderr, "sampling    {}\narithmetic  {} on {}, {}\nlogits hash {}\n",
              sampling_words(flags.params, model.options()), model.identity(),
              model.instruction_set(), threads, to_hex(printer.answer().logits_hash));

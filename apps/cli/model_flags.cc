@@ -9,6 +9,7 @@
 #include "base/input_file.h"
 #include "collectives/mpi/library.h"
 #include "command.h"
+#include "device/cuda_device.h"
 #include "engine/host_job.h"
 #include "hub_cache.h"
 #include "model/families/presets.h"
@@ -57,7 +58,10 @@ void take_gpu_layers(const std::string& layers, ModelOptions& options) {
         "expected gpu-layers of 0, all or at least {}, since a model lies on a GPU as a whole or "
         "not at all (--device), found {}",
         kAll, layers);
-  if (options.device == "cpu") options.device = "cuda";
+  if (cuda_device_count() == 0)  // llama.cpp goes on, too
+    fmt::print(stderr, "--gpu-layers changes nothing: this machine has no GPU that can be used\n");
+  else if (options.device == "cpu")
+    options.device = "cuda";
 }
 
 // llama.cpp's: all layers, or none.

@@ -298,11 +298,20 @@ class Generate(CliTest):
         self.assertEqual(found["logits_hash"], alone["logits_hash"])
         self.assertLessEqual(found["accepted_tokens"], found["draft_tokens"])
         self.assertNotIn("draft_tokens", alone)
+        self.assertRegex(invar(*run[:4], "--max-tokens", "2", "--max-model-len", "256", "--spec-method", "ngram").stderr.decode(), r"(?m)^drafts      none was proposed$")
         self.assertEqual((alone["sampling"]["temperature"], alone["sampling"]["seed"]), (0, 0))
         self.assertNotIn("presence_penalty", alone["sampling"])
         penalised = json.loads(invar(*run, "--seed", str(2 ** 64 - 1), "--presence-penalty", "1.5", "--json").stdout)
         self.assertEqual((penalised["sampling"]["presence_penalty"], penalised["sampling"]["seed"]), (1.5, str(2 ** 64 - 1)))
         self.assertIn("presence_penalty 1.5", told("--presence-penalty", "1.5", "--temperature", "1"))
+
+    @unittest.skipIf(pathlib.Path("/dev/nvidia0").exists(), "there is a GPU")
+    def test_layers_for_a_gpu_that_there_is_not_are_a_warning(self):
+        run = ["generate", self.model, "-p", "Once upon a time", "--max-tokens", "4", "--max-model-len", "256", "--json"]
+        done = invar(*run, "-ngl", "99")
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertIn("--gpu-layers changes nothing: this machine has no GPU", done.stderr.decode())
+        self.assertEqual(json.loads(done.stdout)["logits_hash"], json.loads(self.succeed(*run))["logits_hash"])
 
     def test_schedules_do_not_show_in_the_hash(self):
         expected = self.generate(self.model)

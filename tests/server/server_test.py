@@ -1556,7 +1556,7 @@ class Ends(unittest.TestCase):
         self.assertEqual(served.stop(), 0)
 
     def test_flags_that_are_refused_say_why(self):
-        for flags, text in ((["--dtype", "float16"], "rounded"), (["--cuda-graph-sizes", "1"], "compiled"), (["-ctk", "q8_0"], "--kv-cache-dtype"), (["-ngl", "12"], "as a whole"),
+        for flags, text in ((["--dtype", "float16"], "rounded"), (["--cuda-graph-sizes", "1"], "compiled"), (["-ctk", "q8_0"], "--kv-cache-dtype"), (["-ngl", "12"], "as a whole"), (["--quantization", "awq"], "--weights fp8-row"),
                             (["--api-key", ""], "key"), (["--admin-key", ""], "key"), (["--host", "nowhere"], "IP address"), (["--port", "99999"], "port")):
             done = subprocess.run([INVAR, "serve", *made(), *FAST, *flags], capture_output=True, timeout=60)
             self.assertEqual((done.returncode, done.stdout), (2, b""), done.stderr)
