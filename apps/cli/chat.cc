@@ -13,6 +13,7 @@
 #include "command.h"
 #include "frontend/chat_template.h"
 #include "frontend/text_engine.h"
+#include "frontend/thoughts.h"
 #include "line_reader.h"
 #include "model_sampling.h"
 #include "sampling/stop_strings.h"
@@ -71,7 +72,8 @@ class Chat {
         template_(chat),
         has_length_(flags.has_length),
         quiet_(flags.model.json),
-        terminal_(isatty(STDIN_FILENO) && isatty(STDOUT_FILENO) && !quiet_) {
+        terminal_(isatty(STDIN_FILENO) && isatty(STDOUT_FILENO) && !quiet_),
+        styled_(terminal_ && shows_styles()) {
     reset();
   }
 
@@ -87,7 +89,7 @@ class Chat {
       if (line == "/exit") break;
       if (line == "/reset")
         reset();
-      else if (line.starts_with('/') && terminal_)
+      else if (line.starts_with('/') && terminal_ && line.find('\n') == line.npos)
         guarded([&] { command(line); });
       else if (!line.empty())
         turn(line);
@@ -255,12 +257,23 @@ class Chat {
     }
   }
 
+  // Thoughts are parted from the answer, whose text is all that the next turn has of it in most
+  // templates.
+  void set_thoughts(Request& request) const {
+    const ThoughtFormat format = thought_format_of(template_.source());
+    request.thoughts = thoughts_behind(format, request.prompt.get(), false, engine_.tokenizer());
+    if (request.thoughts.format != ThoughtFormat::none)
+      request.shown_special = special_marks(style_of(format).marks, engine_.tokenizer());
+  }
+
   void answer() {
     Request request = asked_;
     request.prompt = fitting_prompt();
     const auto prompt_tokens = std::ssize(request.prompt.get());
     settle_length(request, has_length_, engine_.engine());
-    AnswerSink sink(quiet_, terminal_ ? terminal_columns() : 0);
+    set_thoughts(request);
+    AnswerSink sink(
+        {.quiet = quiet_, .columns = terminal_ ? terminal_columns() : 0, .styled = styled_});
     const int64_t id = engine_.submit(std::move(request));
     while (sink.finish == FinishReason::none && !interrupted && engine_.step(sink)) {
     }
@@ -269,6 +282,7 @@ class Chat {
     if (sink.finish == FinishReason::failed)
       fail("the answer failed: a key, a value or a logit was not finite");
     add("assistant", sink.text);
+    if (!sink.thought.empty()) messages_.back().set("reasoning_content", sink.thought);
     if (terminal_ && sink.finish == FinishReason::length &&
         prompt_tokens + sink.tokens >= engine_.engine().max_model_len())
       fmt::print(stderr, "the context of {} tokens is full: /reset forgets the conversation\n",
@@ -313,7 +327,7 @@ class Chat {
   Request asked_;
   TextEngine& engine_;
   const ChatTemplate& template_;
-  bool has_length_, quiet_, terminal_;
+  bool has_length_, quiet_, terminal_, styled_;
   json::Array messages_, answers_;
   int64_t tokens_ = 0, decoded_ = 0;
   double seconds_ = 0;

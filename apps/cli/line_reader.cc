@@ -7,6 +7,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <filesystem>
+#include <string_view>
 
 #include "base/error.h"
 
@@ -15,6 +16,33 @@ namespace invar::cli {
 namespace {
 
 constexpr int kHistoryLines = 1000;
+
+// A terminal that is asked to puts these around what is pasted.
+constexpr const char *kMarksPastes = "\x1b[?2004h", *kMarksNone = "\x1b[?2004l";
+constexpr std::wstring_view kPasteEnd = L"\x1b[201~";
+
+void tell_terminal(const char* escape) {
+  std::fputs(escape, stdout);
+  std::fflush(stdout);
+}
+
+// A paste becomes part of the line, its line ends too, and nothing of it is a key.
+unsigned char paste(EditLine* edit, int) {
+  std::wstring text;
+  for (wchar_t next = 0; !text.ends_with(kPasteEnd);) {
+    if (el_wgetc(edit, &next) != 1) return CC_EOF;
+    text += next;
+  }
+  text.resize(text.size() - kPasteEnd.size());
+  std::wstring kept;
+  for (const wchar_t one : text) {
+    if (one == L'\r')
+      kept += L'\n';
+    else if (one == L'\n' || one == L'\t' || one >= L' ')
+      kept += one;
+  }
+  return kept.empty() || el_winsertstr(edit, kept.c_str()) == 0 ? CC_REFRESH : CC_ERROR;
+}
 
 }  // namespace
 
@@ -36,6 +64,8 @@ struct LineReader::Editor {
     el_set(edit, EL_BIND, "^[[1~", "ed-move-to-beg", nullptr);
     el_set(edit, EL_BIND, "^[[4~", "ed-move-to-end", nullptr);
     el_set(edit, EL_BIND, "^R", "em-inc-search-prev", nullptr);
+    el_set(edit, EL_ADDFN, "invar-paste", "Insert what is pasted", &paste);
+    el_set(edit, EL_BIND, "^[[200~", "invar-paste", nullptr);
   }
   ~Editor() {
     HistEvent event;
@@ -64,10 +94,13 @@ LineReader::Result LineReader::read_edited(const std::string& prompt, std::strin
   int size = 0;
   // Before the prompt: else the terminal itself echoes what is typed as soon as the prompt is seen.
   el_set(editor_->edit, EL_PREP_TERM, 1);
+  tell_terminal(kMarksPastes);
   errno = 0;
   const char* bytes = el_gets(editor_->edit, &size);
+  const int error = errno;
+  tell_terminal(kMarksNone);
   if (!bytes || size <= 0) {
-    if (errno != EINTR) return kEnd;
+    if (error != EINTR) return kEnd;
     el_set(editor_->edit, EL_SIGNAL, 0);
     el_reset(editor_->edit);
     return kInterrupted;

@@ -16,7 +16,8 @@ class LineReader {
   LineReader(bool edits, const std::string& history_file);
   ~LineReader();
 
-  // Reads a line without its end. A Ctrl-C is kInterrupted, not the end.
+  // Reads a line without its end. A Ctrl-C is kInterrupted, not the end. With editing, what is
+  // pasted is one line whatever it has.
   Result read(const std::string& prompt, std::string& line);
 
  private:

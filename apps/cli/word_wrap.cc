@@ -79,6 +79,11 @@ int terminal_columns() {
   return 80;
 }
 
+bool shows_styles() {
+  const char *no_color = std::getenv("NO_COLOR"), *term = std::getenv("TERM");
+  return !(no_color && *no_color) && term && std::string_view(term) != "dumb";
+}
+
 void use_utf8() {
   std::setlocale(LC_CTYPE, "");
   if (MB_CUR_MAX == 1) std::setlocale(LC_CTYPE, "C.UTF-8");

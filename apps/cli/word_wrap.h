@@ -14,6 +14,8 @@ class WordWrap {
 
   std::string add(std::string_view piece);
   std::string finish();  // the last word
+  // An escape sequence, which takes no room, before what comes next.
+  void style(std::string_view escape) { word_ += escape; }
 
  private:
   void put_word(std::string& out);
@@ -27,6 +29,8 @@ class WordWrap {
 
 // Columns of the terminal that the standard output is.
 int terminal_columns();
+// Whether it has styles: NO_COLOR is not set, and TERM is not dumb.
+bool shows_styles();
 // A locale in which characters are UTF-8, for their widths; numbers stay as in C.
 void use_utf8();
 

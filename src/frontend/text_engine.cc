@@ -40,6 +40,7 @@ void TextEngine::on_token(const TokenOutput& output) {
   if (it == states_.end()) return;
   AnswerBuilder& builder = *it->second;
   const std::string piece = builder.push(output);
+  if (!builder.new_thought().empty()) sink_->on_thought(output.request, builder.new_thought());
   sink_->on_text(output.request, piece, output);
   if (builder.answer.finish == FinishReason::none) return;
   const std::unique_ptr<AnswerBuilder> finished = std::move(it->second);

@@ -18,6 +18,8 @@ class TextSink {
   virtual ~TextSink() = default;
   // New text of a request, complete characters only; may be empty.
   virtual void on_text(int64_t request, std::string_view piece, const TokenOutput& token) = 0;
+  // New text of a request's thought, before the call of on_text for the same token.
+  virtual void on_thought(int64_t, std::string_view) {}
   virtual void on_finished(int64_t request, const TextAnswer& answer) = 0;
   // The last word on a request that asked for a vector (Request::pooled).
   virtual void on_vector(int64_t, const std::vector<float>&) {}

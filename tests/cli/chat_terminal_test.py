@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""invar chat on a terminal: banner, commands, line editing, history that a later chat still has, words that are not torn.
+"""invar chat on a terminal: banner, commands, line editing, history that a later chat still has, words that are not torn, lines that are
+pasted, Markdown and thoughts in styles.
 Usage: chat_terminal_test.py INVAR"""
 
 import fcntl
@@ -17,15 +18,16 @@ import termios
 import time
 
 COLUMNS = 44
+STYLES = re.compile("\x1b\\[([0-9;]*m|\\?2004[hl])")  # and the words by which a terminal marks what is pasted
 SECONDS = 60
 
 
 class Terminal:
-    def __init__(self, command, state):
-        self.shown = ""
+    def __init__(self, command, state, **environment):
+        self.shown = self.said = ""
         pid, self.file = pty.fork()
         if pid == 0:
-            os.environ.update(TERM="xterm", XDG_STATE_HOME=state, LC_ALL="C.UTF-8")
+            os.environ.update(TERM="xterm", XDG_STATE_HOME=state, LC_ALL="C.UTF-8", **environment)
             os.execv(command[0], command)
         self.pid = pid
         fcntl.ioctl(self.file, termios.TIOCSWINSZ, struct.pack("HHHH", 24, COLUMNS, 0, 0))
@@ -37,7 +39,8 @@ class Terminal:
                 data = os.read(self.file, 4096)
             except OSError:
                 return False
-            self.shown += data.decode(errors="replace")
+            self.said += data.decode(errors="replace")
+            self.shown = STYLES.sub("", self.said)
             return bool(data)
         return True
 
@@ -133,6 +136,47 @@ def check_history(command, state):
     assert terminal.end() == 0
 
 
+def check_pasting(command, state):
+    """What is pasted is one message with its lines, in which no key and no command counts."""
+    kept = state + "/pasted.json"
+    terminal = Terminal(command, state)
+    at = terminal.wait_for("> ", terminal.wait_for("lists the commands"))
+    terminal.send("/set max_tokens 3\r")
+    at = terminal.wait_for(r"\n> ", at)
+    assert "\x1b[?2004h" in terminal.said, "the terminal is asked to mark what is pasted"
+    terminal.send("Look:\r")
+    at = terminal.wait_for(r"\n> ", terminal.wait_for("Look:", at))
+    terminal.send("Read \x1b[200~one\r/exit\r\ttwo\x01 \u00e9\nthree\x1b[201~, please.\r")
+    at = terminal.wait_for(r"\n> $", terminal.wait_for("please", at))
+    terminal.send(f"/save {kept}\r")
+    at = terminal.wait_for(r"\n> ", at)
+    terminal.send("/exit\r")
+    assert terminal.end() == 0
+    assert "\x1b[?2004l" in terminal.said
+    said = [one["content"] for one in json.loads(pathlib.Path(kept).read_text())["messages"] if one["role"] == "user"]
+    assert said == ["Look:", "Read one\n/exit\n\ttwo \u00e9\nthree, please."], said
+
+
+def check_styles(command, state):
+    """Thoughts are dim and no part of the answer's text. With NO_COLOR nothing has a style; a pipe gets the text alone."""
+    template = pathlib.Path(state) / "thinks.jinja"
+    template.write_text("{% for m in messages %}{{ m.content }}\n{% endfor %}{# </think> ends it #}<think>\n")
+    thinks = [*command, "--chat-template", str(template)]
+    for environment, dim in (({}, True), ({"NO_COLOR": "1"}, False)):
+        terminal = Terminal(thinks, state, **environment)
+        at = terminal.wait_for("> ", terminal.wait_for("lists the commands"))
+        terminal.send("Once upon a time\r")
+        terminal.wait_for(r"\w.*\n> ", terminal.wait_for("time\r\n", at))
+        terminal.send("/exit\r")
+        assert terminal.end() == 0
+        assert ("\x1b[0;2m" in terminal.said) == dim, terminal.said
+        assert ("\x1b[0m" in terminal.said) == dim, "a style ends with the answer"
+    piped = lambda *more: subprocess.run([*thinks, *more], input="Once upon a time\n", text=True, capture_output=True, check=True).stdout
+    assert piped().strip() == "", "the answer is all thought"
+    answer = json.loads(piped("--json"))["messages"][-1]
+    assert answer["content"] == "" and answer["reasoning_content"], answer
+
+
 def main():
     invar = os.path.abspath(sys.argv[1])
     flags = ["--temperature", "0", "--max-tokens", "60", "--max-model-len", "auto"]
@@ -142,6 +186,8 @@ def main():
         check_history(command, state)
         assert (pathlib.Path(state) / "invar/chat_history").exists()
         check_commands(command, state)
+        check_pasting(command, state)
+        check_styles(command, state)
     # The same question through a pipe: the words are the same, and no line is broken.
     piped = subprocess.run(command, input="Tell me a story.\n", text=True, capture_output=True, check=True).stdout
     assert " ".join(piped.split()) == answer, f"expected {answer!r}, found {piped!r}"
