@@ -96,7 +96,7 @@ def try_sources(system, source, docs, card):
     run("apt-get update -qq && apt-get install -y -qq --no-install-recommends ca-certificates python3-pip")
     run(fence(source / "README.md", "scripts/setup release"))
     system.expect("cmake --install", system.run(f"cd / && /root/.local/bin/invar {STORY}"), card)
-    wheel = fence(docs / "installation.md", "pip wheel .").splitlines()[0].split("#")[0]
+    wheel = next(line for line in fence(docs / "installation.md", "pip wheel .").splitlines() if line.startswith("pip")).split("#")[0]
     run(f"{wheel} --no-deps && pip install -q --break-system-packages --no-deps invar-*.whl")
     system.expect("pip wheel", system.run(f'cd / && python3 -c "{PYTHON}"'), card)
     run(fence(docs / "installation.md", "scripts/setup package"))
