@@ -54,15 +54,25 @@ class PageTest(StoryTest):
             links = set(re.findall(rb"(?:https?:)?//[a-z][\w.]*", data)) - {b"http://www.w3.org"}
             self.assertEqual({link for link in links if link.startswith(b"http")}, set(), name)
         self.assertGreater(len(set(names)), 7)
-        paint = self.run_js("return performance.getEntriesByName('first-contentful-paint')[0]?.startTime")
-        print(f"\npage: {weight / 1000:.1f} kB, first paint after {paint:.0f} ms")
+        paints = self.first_paints(most=20, bar=200)
+        print(f"\npage: {weight / 1000:.1f} kB, first paint after {', '.join(f'{paint:.0f}' for paint in paints)} ms")
         self.assertLess(weight, 150_000)
-        self.assertLess(paint, 1000)  # the bar is 200 on a machine that does nothing else
+        # A machine that does nothing else meets the bar each time; one that does has twenty tries.
+        self.assertLessEqual(min(paints), 200)
         hosts = self.run_js("return [...new Set(performance.getEntriesByType('resource').map((e) => new URL(e.name).host))]")
         self.assertEqual(hosts, [f"127.0.0.1:{self.server.port}"])
         self.assertEqual(self.server.ask("GET", "/page/none.js")[0], 404)
         self.assertEqual(self.server.ask("POST", "/")[0], 405)
         self.no_faults()
+
+    def first_paints(self, most, bar):
+        """The milliseconds to the first paint of pages that are loaded with nothing cached, until one meets the bar."""
+        paints = []
+        while len(paints) < most and min(paints, default=bar + 1) > bar:
+            self.browser.execute_cdp_cmd("Network.clearBrowserCache", {})
+            self.open()
+            paints.append(self.until(lambda: self.run_js("return performance.getEntriesByName('first-contentful-paint')[0]?.startTime"), "the first paint"))
+        return paints
 
     def test_labels_contrast_and_room_in_both_themes(self):
         for view in ["chat", "bits", "engine", "check"]:

@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""Pictures of every view of the page in both themes and widths, with the bundled model. Usage: pictures.py INVAR DIRECTORY"""
+"""Pictures of every view of the page in both themes and widths, with the bundled model or another, such as a published one's GGUF file.
+Usage: pictures.py INVAR DIRECTORY [MODEL]"""
 import pathlib
 import sys
 import tempfile
@@ -10,7 +11,10 @@ from browser import BrowserTest, Keys
 from served import Served
 
 INVAR, FOLDER = None, None
-STORY = pathlib.Path(__file__).parents[2] / "models/story"
+MODEL = pathlib.Path(__file__).parents[2] / "models/story"
+QUESTIONS = {True: ["Calculate 91 + 87.", "How many items does this list have? 45, 72, 61", "Tell me a story about an owl."],  # of the bundled model
+             False: ["What is the capital of France?", "Write a short list of three fruits.", "Write a Python function that adds two numbers, and explain it."]}
+IS_BUNDLED = True
 SIZES = {"wide": (1280, 860), "narrow": (375, 740)}
 
 
@@ -18,7 +22,8 @@ class Pictures(BrowserTest):
     @classmethod
     def setUpClass(cls):
         cls.folder = tempfile.TemporaryDirectory(prefix="invar-pictures-")
-        cls.server = Served(INVAR, command=[INVAR, "serve", str(STORY), "--host", "127.0.0.1", "--port", "0", "--lab", "--kv-cache-memory", "0.2", "--served-model-name", "story",
+        cls.server = Served(INVAR, command=[INVAR, "serve", str(MODEL), "--host", "127.0.0.1", "--port", "0", "--lab", "--kv-cache-memory", "0.2",
+                                            "--max-model-len", "auto", "--served-model-name", MODEL.stem,
                                             "--journal", cls.folder.name + "/journal", "--receipt-key", cls.folder.name + "/key.pem"])
         super().setUpClass()
 
@@ -47,11 +52,11 @@ class Pictures(BrowserTest):
         self.open()
         self.shots("empty")
         self.set("seed", "7")
-        self.say("Calculate 91 + 87.")
-        self.click("New chat")
-        self.say("How many items does this list have? 45, 72, 61")
-        self.click("New chat")
-        self.say("Tell me a story about an owl.")
+        self.set("max_tokens", "200")
+        for i, question in enumerate(QUESTIONS[IS_BUNDLED]):
+            if i > 0:
+                self.click("New chat")
+            self.say(question)
         self.click("Repeat")
         self.finished()
         self.run_js("document.activeElement.blur()")
@@ -103,5 +108,7 @@ class Pictures(BrowserTest):
 
 if __name__ == "__main__":
     INVAR, FOLDER = sys.argv.pop(1), pathlib.Path(sys.argv.pop(1))
+    if len(sys.argv) > 1 and not sys.argv[1].startswith(("-", "Pictures")):
+        MODEL, IS_BUNDLED = pathlib.Path(sys.argv.pop(1)), False
     FOLDER.mkdir(parents=True, exist_ok=True)
     unittest.main()
