@@ -58,6 +58,9 @@ void read_states(ConfigReader& reader, DecoderSpec& spec) {
   const std::string_view harmless[] = {"mamba_ssm_dtype"};
   reader.ignore(harmless);
   check_neutral(reader, "attn_output_gate", true);
+  // The curve of the gates behind states, by either name.
+  const json::Value* curve = reader.take("output_gate_type");
+  if (curve && *curve != json::Value("swish")) check_neutral(reader, "output_gate_type", "silu");
 }
 
 void read_next(ConfigReader& reader, DecoderSpec& spec) {
