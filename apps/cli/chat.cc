@@ -236,21 +236,30 @@ class Chat {
     answer();
   }
 
-  // The oldest messages go, the system's not, until the rest fits.
+  // Tokens of the context that are kept for the answer.
+  int room() const {
+    if (has_length_) return asked_.params.max_tokens;
+    return flags_.shifts ? std::max(1, engine_.engine().max_model_len() / 4) : 1;
+  }
+
+  // The oldest messages go, the system's not, until the rest and the answer's room fit.
   std::vector<int32_t> fitting_prompt() {
     while (true) {
       const std::string text = template_.render({.messages = messages_}, local_time);
       auto prompt = engine_.tokenizer().encode(text, {.add_special_tokens = false});
-      const int context = engine_.engine().max_model_len();
-      if (std::ssize(prompt) < context) return prompt;
+      const int64_t context = engine_.engine().max_model_len();
+      if (std::ssize(prompt) + room() <= context) return prompt;
       const auto oldest = std::ranges::find_if(messages_, [](const json::Value& one) {
         return *one.find("role") != json::Value("system");
       });
-      if (!flags_.shifts || oldest == messages_.end() || oldest + 1 == messages_.end())
+      if (!flags_.shifts || oldest == messages_.end() || oldest + 1 == messages_.end()) {
+        if (!has_length_ && std::ssize(prompt) < context) return prompt;
         fail_usage(
-            "the conversation has {} tokens, and the context {}: /reset forgets it, and "
-            "--context-shift drops the oldest messages",
-            prompt.size(), context);
+            "the conversation has {} tokens{}, and the context {}: {}--context-shift drops "
+            "the oldest messages",
+            prompt.size(), has_length_ ? fmt::format(", its answer up to {}", room()) : "", context,
+            terminal_ ? "/reset forgets it, and " : "");
+      }
       const bool is_pair = oldest + 2 < messages_.end();
       messages_.erase(oldest, oldest + (is_pair ? 2 : 1));
       fmt::print(stderr, "the context is full: the oldest messages are dropped\n");
@@ -285,8 +294,10 @@ class Chat {
     if (!sink.thought.empty()) messages_.back().set("reasoning_content", sink.thought);
     if (terminal_ && sink.finish == FinishReason::length &&
         prompt_tokens + sink.tokens >= engine_.engine().max_model_len())
-      fmt::print(stderr, "the context of {} tokens is full: /reset forgets the conversation\n",
-                 engine_.engine().max_model_len());
+      fmt::print(stderr, "the context of {} tokens is full: {}\n", engine_.engine().max_model_len(),
+                 flags_.shifts
+                     ? "the next message drops the oldest"
+                     : "/reset forgets the conversation, --context-shift drops the oldest");
     remember(sink);
   }
 

@@ -177,6 +177,23 @@ def check_styles(command, state):
     assert answer["content"] == "" and answer["reasoning_content"], answer
 
 
+def check_full_context(invar):
+    """Without --context-shift a conversation that does not fit is refused, with what to do; with it the oldest messages go, and the system's stays."""
+    turns = "Tell me a story.\n" * 4
+    for more in ([], ["--max-tokens", "40"]):
+        run = lambda *flags: subprocess.run([invar, "chat", "--temperature", "0", "--max-model-len", "96", "--system", "Be kind.", "--json", *more, *flags],
+                                            input=turns, text=True, capture_output=True)
+        done = run()
+        assert done.returncode == 1 and len(json.loads(done.stdout)["answers"]) == 1, done.stderr
+        assert re.search(r"the conversation has \d+ tokens.*, and the context 96: .*--context-shift drops the oldest messages", done.stderr), done.stderr
+        done = run("--context-shift")
+        said = json.loads(done.stdout)
+        assert done.returncode == 0 and len(said["answers"]) == 4, done.stderr
+        assert "the oldest messages are dropped" in done.stderr, done.stderr
+        assert all(answer["completion_tokens"] >= 20 for answer in said["answers"]), said["answers"]
+        assert said["messages"][0] == {"role": "system", "content": "Be kind."} and len(said["messages"]) < 9, said["messages"]
+
+
 def main():
     invar = os.path.abspath(sys.argv[1])
     flags = ["--temperature", "0", "--max-tokens", "60", "--max-model-len", "auto"]
@@ -188,6 +205,7 @@ def main():
         check_commands(command, state)
         check_pasting(command, state)
         check_styles(command, state)
+    check_full_context(command[0])
     # The same question through a pipe: the words are the same, and no line is broken.
     piped = subprocess.run(command, input="Tell me a story.\n", text=True, capture_output=True, check=True).stdout
     assert " ".join(piped.split()) == answer, f"expected {answer!r}, found {piped!r}"
