@@ -118,7 +118,19 @@ struct Kept {
   std::string name;  // as a command takes it
   std::string path;
   int64_t bytes = 0;
+  std::vector<std::string> gguf;  // files that a command takes behind the name and a colon
 };
+
+std::vector<std::string> gguf_files(const std::string& repository) {
+  std::vector<std::string> files;
+  const auto snapshot = hub_snapshot({.repository = repository});
+  std::error_code ignored;
+  for (const auto& entry : fs::recursive_directory_iterator(snapshot.value_or(""), ignored))
+    if (std::string file = entry.path().filename().string(); is_meant(file, ""))
+      files.push_back(std::move(file));
+  std::ranges::sort(files);
+  return files;
+}
 
 int64_t bytes_in(const fs::path& folder) {
   int64_t bytes = 0;
@@ -137,7 +149,7 @@ std::vector<Kept> kept_models() {
     const size_t between = name.find("--", kBegin.size());
     if (!name.starts_with(kBegin) || between == name.npos) continue;
     name = name.substr(kBegin.size(), between - kBegin.size()) + "/" + name.substr(between + 2);
-    all.push_back({name, entry.path().string(), bytes_in(entry.path())});
+    all.push_back({name, entry.path().string(), bytes_in(entry.path()), gguf_files(name)});
   }
   std::ranges::sort(all, {}, &Kept::name);
   return all;
@@ -147,10 +159,13 @@ int run_list(bool as_json) {
   json::Array all;
   for (const Kept& one : kept_models()) {
     if (as_json)
-      all.push_back(json::Object{{"name", one.name}, {"bytes", one.bytes}, {"path", one.path}});
+      all.push_back(json::Object{{"name", one.name},
+                                 {"bytes", one.bytes},
+                                 {"path", one.path},
+                                 {"gguf", json::Array(one.gguf.begin(), one.gguf.end())}});
     else
-      fmt::print("{:48} {:8.2f} GiB  {}\n", one.name, static_cast<double>(one.bytes) / kGiB,
-                 one.path);
+      fmt::print("{:48} {:8.2f} GiB  {}{}{}\n", one.name, static_cast<double>(one.bytes) / kGiB,
+                 one.path, one.gguf.empty() ? "" : "  :", fmt::join(one.gguf, " :"));
   }
   if (as_json) fmt::print("{}\n", json::dump(all, 2));
   if (!as_json && kept_models().empty())

@@ -235,6 +235,9 @@ class Pull(unittest.TestCase):
         self.assertIn("m-Q4_K_M.gguf", said)
         self.run_invar("pull", "org/model", hub=hub)  # llama.cpp's choice
         self.assertTrue((path.parent / "m-Q4_K_M.gguf").exists())
+        [listed] = json.loads(self.run_invar("list", "--json"))
+        self.assertEqual(listed["gguf"], ["m-BF16-00001-of-00002.gguf", "m-Q4_K_M.gguf", "m-Q8_0.gguf"])
+        self.assertIn("  :m-BF16-00001-of-00002.gguf :m-Q4_K_M.gguf :m-Q8_0.gguf\n", self.run_invar("list"))
 
 
 if __name__ == "__main__":
