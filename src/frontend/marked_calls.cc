@@ -110,6 +110,22 @@ CallHead gemma_head(std::string_view text) {
           .ends = true};
 }
 
+CallHead function_head(std::string_view text) {
+  const CallHead none{.kind = HeadKind::text, .ends = true};
+  const std::string_view front = text.substr(0, kMostOfName);
+  const CallHead missing = text.size() < kMostOfName ? CallHead() : none;
+  const size_t end = front.find_first_of("<> \t\r\n{\"");
+  if (end == kNotThere) return missing;
+  if (end == 0 || front[end] != '>') return none;
+  const size_t begin = front.find_first_not_of(kGaps, end + 1);
+  if (begin == kNotThere) return missing;
+  if (front[begin] != '{') return none;
+  return {.kind = HeadKind::call,
+          .bytes = begin,
+          .name = std::string(front.substr(0, end)),
+          .ends = true};
+}
+
 std::optional<ToolCall> cut_marked_call(const MarkedCalls& style, std::string_view text) {
   if (!text.starts_with(style.call)) return std::nullopt;
   const CallHead head = name_behind(style, text.substr(style.call.size()));

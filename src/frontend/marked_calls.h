@@ -24,6 +24,9 @@ CallHead marked_head(const MarkedCalls& style, std::string_view text, FrontSearc
 // Behind Gemma 4's mark: call:NAME{...}
 CallHead gemma_head(std::string_view text);
 
+// Behind <function=: NAME>{...}
+CallHead function_head(std::string_view text);
+
 // A call that was cut, from its name on.
 std::optional<ToolCall> cut_marked_call(const MarkedCalls& style, std::string_view text);
 

@@ -203,6 +203,7 @@ json::Array words_of(ToolFormat format) {
   };
   if (format == ToolFormat::mistral) return {words("", "[ARGS]", "")};
   if (format == ToolFormat::gemma4) return {words("call:", "", "")};
+  if (format == ToolFormat::functionary) return {words("", ">", "")};
   const MarkedCalls& style = *marked_calls_of(format);
   const std::string begin(style.call), separator(style.between), end(style.call_end);
   if (format == ToolFormat::kimi_k2) return {words(begin + "functions.", separator, end, true)};
@@ -212,7 +213,7 @@ json::Array words_of(ToolFormat format) {
 
 bool is_named(ToolFormat format, bool has_args) {
   return marked_calls_of(format) || format == ToolFormat::gpt_oss || format == ToolFormat::gemma4 ||
-         (format == ToolFormat::mistral && has_args);
+         format == ToolFormat::functionary || (format == ToolFormat::mistral && has_args);
 }
 
 bool is_list(ToolFormat format, bool has_args) {

@@ -39,6 +39,7 @@ enum class ToolFormat {
   hunyuan_a13b,   // <tool_calls>...</tool_calls>
   nemotron_json,  // <TOOLCALL>...</TOOLCALL>
   granite,        // <|tool_call|>[...]
+  functionary,    // <function=NAME>{...}</function>
 };
 
 struct ToolCall {

@@ -20,6 +20,7 @@ constexpr std::string_view kToolOpen = "<tool_call>", kToolClose = "</tool_call>
 constexpr std::string_view kMistral = "[TOOL_CALLS]", kCallId = "[CALL_ID]", kArgs = "[ARGS]";
 constexpr std::string_view kCommentary = "<|channel|>commentary to=", kMessage = "<|message|>",
                            kCallMark = "<|call|>", kFunctions = "functions.";
+constexpr std::string_view kFunction = "<function=", kFunctionEnd = "</function>";
 constexpr std::string_view kGemma = "<|tool_call>", kGemmaEnd = "<tool_call|>";
 
 const ToolStyle kToolStyles[] = {
@@ -55,6 +56,7 @@ const ToolStyle kToolStyles[] = {
     {ToolFormat::hunyuan_a13b, "hunyuan_a13b", {"<tool_calls>", "</tool_calls>"}},
     {ToolFormat::nemotron_json, "nemotron_json", {"<TOOLCALL>", "</TOOLCALL>"}},
     {ToolFormat::granite, "granite", {"<|tool_call|>"}},
+    {ToolFormat::functionary, "functionary", {}},
 };
 
 // A word that a template has where its models write calls so. The first one that is found counts.
@@ -74,7 +76,7 @@ constexpr TemplateWord kTemplateWords[] = {
     {"<|tool_call_start|>", ToolFormat::lfm2},
     {"<|tool_list_start|>", ToolFormat::lfm2},
     {"List of tools: [", ToolFormat::lfm2},
-    {"<function=", ToolFormat::qwen3_coder},
+    {kFunction, ToolFormat::qwen3_coder},
     {"<TOOLCALL>", ToolFormat::nemotron_json},
     {"<tool_calls>", ToolFormat::hunyuan_a13b},
     {"<function_calls>", ToolFormat::olmo3},
@@ -102,9 +104,13 @@ ToolFormat tool_format_named(std::string_view name) {
 }
 
 ToolFormat tool_format_of(std::string_view chat_template) {
-  for (const TemplateWord& one : kTemplateWords)
-    if (chat_template.find(one.word) != kNotThere) return one.format;
-  return ToolFormat::none;
+  const auto has = [&](std::string_view word) { return chat_template.find(word) != kNotThere; };
+  const auto* found = std::ranges::find_if(kTemplateWords, has, &TemplateWord::word);
+  if (found == std::end(kTemplateWords)) return ToolFormat::none;
+  // Functionary's functions have JSON where Qwen3-Coder's have parameters.
+  const bool is_json =
+      found->format == ToolFormat::qwen3_coder && !has("<parameter=") && !has(kToolOpen);
+  return is_json ? ToolFormat::functionary : found->format;
 }
 
 std::string_view name_of(ToolFormat format) {
@@ -129,6 +135,8 @@ std::string_view opening_mark(ToolFormat format) {
   switch (format) {
     case ToolFormat::gpt_oss:
       return kCommentary;
+    case ToolFormat::functionary:
+      return kFunction;
     case ToolFormat::tagged:
     case ToolFormat::mistral:
     case ToolFormat::gemma4:
@@ -154,6 +162,8 @@ std::string_view closing_mark(ToolFormat format) {
     case ToolFormat::hunyuan_a13b:
     case ToolFormat::nemotron_json:
       return marks_of(format)[1];
+    case ToolFormat::functionary:
+      return kFunctionEnd;
     default:
       return "";
   }
@@ -175,6 +185,8 @@ CallHead read_call_head(ToolFormat format, std::string_view text, const json::Va
       return listed_head(text, closing_mark(format), false, search);
     case ToolFormat::gemma4:
       return gemma_head(text);
+    case ToolFormat::functionary:
+      return function_head(text);
     case ToolFormat::gpt_oss:
       return channel_head(text, search);
     case ToolFormat::pythonic:
@@ -210,6 +222,8 @@ CallTail tail_of(ToolFormat format) {
       return {.mark = kToolClose, .ends = true};
     case ToolFormat::gemma4:
       return {.mark = kGemmaEnd, .ends = true};
+    case ToolFormat::functionary:
+      return {.mark = kFunctionEnd, .ends = true};
     case ToolFormat::gpt_oss:
       return {.mark = kCallMark, .ends = true};
     case ToolFormat::pythonic:
@@ -247,6 +261,7 @@ void read_cut_call(ToolFormat format, std::string_view text, const json::Value& 
   }
   switch (format) {
     case ToolFormat::gemma4:
+    case ToolFormat::functionary:
     case ToolFormat::lfm2:
     case ToolFormat::olmo3:
       return;  // a name is whole where the arguments begin

@@ -126,6 +126,7 @@ std::vector<Format> formats() {
               "}]</tool_calls>"),
       json_of(ToolFormat::nemotron_json, "<TOOLCALL>[{\"name\": \"", "\", \"arguments\": {",
               "}]</TOOLCALL>"),
+      json_of(ToolFormat::functionary, "<function=", ">{", "</function>"),
       json_of(ToolFormat::granite, "<|tool_call|>[{\"name\": \"", "\", \"arguments\": {", "}]"),
   };
 }

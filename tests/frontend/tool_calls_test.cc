@@ -323,6 +323,8 @@ TEST(ToolCalls, WhatNeverClosesCostsItsBytes) {
            Endless{ToolFormat::gemma4, "<|tool_call>call:f{a:", "x"},
            Endless{ToolFormat::gemma4, "<|tool_call>call:f{", "x"},
            Endless{ToolFormat::gemma4, "<|tool_call>call:f{a:<|\"|>", "<|"},
+           Endless{ToolFormat::functionary, "<function=", "x"},
+           Endless{ToolFormat::functionary, "<function=f>", " "},
            Endless{ToolFormat::lfm2, "<|tool_call_start|>", "["},
            Endless{ToolFormat::lfm2, "<|tool_call_start|>[f(a=[", "1, "},
            Endless{ToolFormat::nemotron_json, "<TOOLCALL>[{\"arguments\": {\"a\": \"", "x"},
@@ -380,6 +382,8 @@ TEST(ToolCalls, TheTemplateSaysTheFormat) {
            std::pair("<TOOLCALL>[", ToolFormat::nemotron_json),
            std::pair("<|tool_call|>", ToolFormat::granite),
            std::pair("<tool_call> <function=", ToolFormat::qwen3_coder),
+           std::pair("<function=NAME> <parameter=KEY>", ToolFormat::qwen3_coder),
+           std::pair("<function=NAME>{\"KEY\": \"VALUE\"}</function>", ToolFormat::functionary),
        })
     EXPECT_EQ(tool_format_of(text), format) << text;
   EXPECT_EQ(tool_format_of("... <tool_call> ..."), ToolFormat::tagged);

@@ -107,6 +107,8 @@ FORMATS = {
              lambda names, path: "<|tool_call_start|>[" + ", ".join(f'{n}(path="{path}")' for n in names) + "]<|tool_call_end|>"),
     "hunyuan_a13b": ("<tool_calls>[" + JSON_CALLS + "]</tool_calls>", lambda names, path: "<tool_calls>[" + json_calls(names, path) + "]</tool_calls>"),
     "nemotron_json": ("<TOOLCALL>[" + JSON_CALLS + "]</TOOLCALL>", lambda names, path: "<TOOLCALL>[" + json_calls(names, path) + "]</TOOLCALL>"),
+    "functionary": (EACH + "<function=" + NAME + ">" + OBJECT + "</function>" + OVER,
+                    lambda names, path: "".join(f'<function={n}>{{"path": "{path}"}}</function>' for n in names)),
     "granite": ("<|tool_call|>[" + JSON_CALLS + "]", lambda names, path: "<|tool_call|>[" + json_calls(names, path) + "]"),
 }
 
@@ -384,7 +386,7 @@ class Agents(unittest.TestCase):
             special = Served(INVAR, command=command)
             mark = special.post("/tokenize", prompt="<tool_call>", add_special_tokens=False)["tokens"]
             self.assertEqual(len(mark), 1)
-        newer = ("glm45", "gemma4", "kimi_k2", "minimax_m2", "deepseek_v32", "seed_oss", "hy_v3", "lfm2", "olmo3", "hunyuan_a13b", "nemotron_json", "granite")
+        newer = ("glm45", "gemma4", "kimi_k2", "minimax_m2", "deepseek_v32", "seed_oss", "hy_v3", "lfm2", "olmo3", "hunyuan_a13b", "nemotron_json", "granite", "functionary")
         for name in ("hermes", "llama3_json", "qwen3_coder", "pythonic", "mistral", "deepseek_v3", "gpt_oss", "a special token",
                      *(newer if os.environ.get("INVAR_FULL_TESTS") else newer[:2])):
             thoughts = ("--reasoning-parser", "gpt_oss") if name == "gpt_oss" else ()
