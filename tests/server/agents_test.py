@@ -394,7 +394,7 @@ class Agents(unittest.TestCase):
             served = special if name == "a special token" else Served(INVAR, "--tool-call-parser", name, *thoughts, "--max-model-len", "2048")
             kinds = set()
             for seed in range(40):
-                told = served.post(CHAT, messages=HI, tools=[tool()], response_format=form, seed=seed, max_tokens=300, temperature=2,
+                told = served.post(CHAT, messages=HI, tools=[tool()], response_format=form, seed=seed, max_tokens=600, temperature=2,
                                    parallel_tool_calls=False, **budget)["choices"][0]
                 calls = told["message"].get("tool_calls")
                 kinds.add(bool(calls))
