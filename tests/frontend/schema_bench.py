@@ -8,6 +8,7 @@ import json
 import os
 import pathlib
 import random
+import re
 import subprocess
 import sys
 
@@ -51,6 +52,11 @@ def verdicts(probe, case):
     return found, ""
 
 
+def kind_of(file):
+    """The data set that a file is of: Github_easy---o1234.json, BFCL_simple_12.json."""
+    return re.sub(r"_\d+$", "", file.stem.split("---")[0])
+
+
 def main():
     folder = sys.argv[2] if len(sys.argv) > 2 else os.environ.get("INVAR_SCHEMA_BENCH")
     if not folder or not pathlib.Path(folder).is_dir():
@@ -63,12 +69,13 @@ def main():
     kinds, all_of_them, reasons = collections.defaultdict(collections.Counter), collections.Counter(), collections.Counter()
     for file in files:
         words, reason = verdicts(probe, json.loads(file.read_text(encoding="utf-8")))
-        for count in (kinds[file.stem.split("---")[0]], all_of_them):
-            count.update(words)
+        for count in (kinds[kind_of(file)], all_of_them):
+            count.update(words + ["all"])
         if reason:
             reasons[reason[:100]] += 1
     for kind, count in sorted(kinds.items()):
-        print(f"  {kind:32} {dict(count)}")
+        print(f"  {kind:26} {count['all']:5} {100 * count['held'] / count['all']:6.1f} % held to; "
+              + ", ".join(f"{word}: {n}" for word, n in count.items() if word not in ("all", "held")))
     for reason, count in reasons.most_common(20):
         print(f"  {count:4} {reason}")
     held, leaks = all_of_them["held"] / len(files), all_of_them["accepts an invalid one"] / len(files)

@@ -90,7 +90,9 @@ TEST(Constraint, RegularExpressions) {
   EXPECT_TRUE(regex("[]a-]+", "]a-"));
   EXPECT_TRUE(regex("\\x41\\u00e9\\.\\S\\W", "A\xc3\xa9.x!"));
   EXPECT_TRUE(regex("", ""));
+  EXPECT_TRUE(regex("a}", "a}"));
   EXPECT_FALSE(regex(".", "\n"));
+  EXPECT_TRUE(regex("(?s)a(b|.)(?i)c", "a\nC"));
 }
 
 // Every text of up to four of these characters, beside the standard library's expressions.
@@ -304,7 +306,7 @@ TEST(Constraint, WhatIsNotUnderstoodIsRefused) {
        {"(",       ")",         "(a",      "[a",        "*",      "a{",    "a{2",
         "a{3,1}",  "a{100001}", "(?<=a)",  "(?<n a)",   "a$b",    "a^",    "\\1",
         "\\p{Lx}", "\\",        "(?=^a)a", "((?=a)a)*", "(?=a)*", "\\xg0", "a\\ud800",
-        "[b-a]",   "[\\d-z]",   "\xff",    "}"})
+        "[b-a]",   "[\\d-z]",   "\xff",    "{"})
     EXPECT_NE(refused_regex(bad), "no failure") << bad;
   EXPECT_TRUE(has(refused_regex("ab(?#c)"), "character 4"));
   EXPECT_TRUE(has(refused_regex(std::string(1000, '(')), "too many groups"));

@@ -1,6 +1,7 @@
 #include "sampling/grammar/json_text.h"
 
 #include <algorithm>
+#include <mutex>
 
 #include "base/error.h"
 #include "sampling/grammar/intersection.h"
@@ -53,8 +54,35 @@ Expr text_of_grammar(Language& language, const StringRules& rules, const Writing
   return add_lark(language, rules.grammars[0], writing);
 }
 
+// The texts of a format, which is the same for all forms: it is made once.
+const Table& format_table(const std::string& format) {
+  static std::mutex mutex;
+  static std::map<std::string, Table> made;
+  const std::lock_guard lock(mutex);
+  const auto [at, is_new] = made.try_emplace(format);
+  if (is_new) {
+    Language parts(std::make_shared<Budget>(INT64_MAX));
+    at->second = string_table(parts, {.formats = {format}}, true, {Characters::Spelling::json});
+  }
+  return at->second;
+}
+
+// Whether the rules are a format, and a length at most.
+bool is_format_alone(const StringRules& rules, const Writing& writing) {
+  StringRules others = rules;
+  others.formats.clear();
+  others.high = kEndless;
+  return rules.formats.size() == 1 && others == StringRules() &&
+         writing.spelling == Characters::Spelling::json && writing.without.empty();
+}
+
 Expr held_text(Language& language, const StringRules& rules, const Writing& writing) {
   if (!rules.grammars.empty()) return text_of_grammar(language, rules, writing);
+  if (is_format_alone(rules, writing)) {
+    const Table& table = format_table(rules.formats[0]);
+    language.budget().spend(static_cast<int64_t>(table.bytes() / 100));
+    return language.table(table, std::min(rules.high, format_length(rules.formats[0])));
+  }
   Language parts(language.shared_budget());
   Table table = string_table(parts, rules, true, writing);
   int32_t high = rules.high;

@@ -204,7 +204,7 @@ class Parser {
     const char32_t c = text_[at_];
     if (c == '(') return parse_group();
     if (c == '*' || c == '+' || c == '?') refuse("a quantifier that follows nothing");
-    if (c == '{' || c == '}') refuse("a bare { or }");
+    if (c == '{') refuse("a bare {");
     if (c == '^') refuse("a ^ that is not at the beginning");
     if (c == '[') return {Node::kCharacter, parse_class()};
     ++at_;

@@ -54,6 +54,11 @@ class SchemaBuilder : public SchemaCompiler {
 
   std::vector<Value> plain(const Value& schema) override { return merger_.plain(schema); }
   void check(const char* word) override { checked_ = word; }
+  void contradict(std::string reason) override {
+    if (contradiction_.empty()) contradiction_ = std::move(reason);
+  }
+  // The first one's reason; empty: there is none.
+  const std::string& contradiction() const { return contradiction_; }
   // Null: none is.
   const char* checked_word() const { return checked_ ? checked_ : merger_.checked_word(); }
 
@@ -326,6 +331,7 @@ class SchemaBuilder : public SchemaCompiler {
   SchemaMerger merger_;
   const SchemaCheck check_;
   const char* checked_ = nullptr;
+  std::string contradiction_;
   const Value& root_;
   std::deque<Task> open_;
   std::map<const Value*, Expr> by_place_;
@@ -340,7 +346,8 @@ namespace {
 struct Built {
   Expr expr;
   Value root;
-  const char* checked;  // a word, or null
+  const char* checked;        // a word, or null
+  std::string contradiction;  // why nothing follows a part of it; or empty
 };
 
 Built built(Language& language, const Value& schema, std::string_view whitespace,
@@ -352,7 +359,7 @@ Built built(Language& language, const Value& schema, std::string_view whitespace
   Value root = normal_schema(schema);
   SchemaBuilder builder(language, root, whitespace, spelling);
   const Expr expr = builder.build();
-  return {expr, std::move(root), builder.checked_word()};
+  return {expr, std::move(root), builder.checked_word(), builder.contradiction()};
 }
 
 }  // namespace
@@ -373,6 +380,8 @@ Language json_schema_language(const Value& schema, std::string_view whitespace) 
   Built made = built(language, schema, whitespace, Spelling::json);
   if (made.checked) language.check_at_end(std::make_shared<SchemaCheck>(std::move(made.root)));
   language.finish(made.expr);
+  const bool has_text = language.node(language.root()).depth <= Language::kMaxDepth;
+  if (!has_text && !made.contradiction.empty()) fail_usage("{}", made.contradiction);
   return language;
 }
 

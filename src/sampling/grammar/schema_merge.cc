@@ -6,6 +6,7 @@
 #include <optional>
 
 #include "base/error.h"
+#include "sampling/grammar/regex.h"
 #include "sampling/grammar/schema_opposite.h"
 #include "sampling/grammar/schema_words.h"
 
@@ -168,17 +169,26 @@ Value common_multiple(const Value& a, const Value& b) {
   return std::lcm(a.as_integer(), b.as_integer());
 }
 
-// The schema of a property, whether it stands in `properties` or not.
-std::optional<Value> property_of(const Value& schema, const std::string& name) {
+// Whether patternProperties of the schema speak of a name.
+bool has_pattern(const Value& schema, const std::string& name, Budget& budget) {
+  const Value* patterns = schema.find("patternProperties");
+  if (!patterns) return false;
+  const Language language(std::make_shared<Budget>(budget.left()));
+  const auto matches = [&](const auto& member) {
+    return matches_pattern(member.first, name, Match::anywhere, language);
+  };
+  const bool found = std::ranges::any_of(members_of(*patterns, "patternProperties"), matches);
+  budget.spend(budget.left() - language.budget().left());
+  return found;
+}
+
+// The schema of a property, whether it stands in `properties` or not; but for what its pattern
+// says, which stays beside it.
+std::optional<Value> property_of(const Value& schema, const std::string& name, Budget& budget) {
   const Value* properties = schema.find("properties");
   if (const Value* own = properties ? properties->find(name) : nullptr) return *own;
   const Value* more = schema.find("additionalProperties");
-  if (more && schema.find("patternProperties"))
-    fail_usage(
-        "a JSON schema's patternProperties beside additionalProperties cannot be combined with the "
-        "property {} of another",
-        json::quoted(name));
-  return more ? std::optional(*more) : std::nullopt;
+  return more && !has_pattern(schema, name, budget) ? std::optional(*more) : std::nullopt;
 }
 
 Value common_properties(const Value& a, const Value& b, Budget& budget) {
@@ -195,7 +205,7 @@ Value common_properties(const Value& a, const Value& b, Budget& budget) {
       if (std::any_of(out.begin(), out.end(),
                       [&name = name](const auto& m) { return m.first == name; }))
         continue;
-      const auto other = property_of(from == &a ? b : a, name);
+      const auto other = property_of(from == &a ? b : a, name, budget);
       out.emplace_back(name, !other       ? schema
                              : from == &a ? both_schemas(schema, *other, budget)
                                           : both_schemas(*other, schema, budget));

@@ -94,8 +94,9 @@ class ObjectBuilder {
       }
       const bool has = has_pattern(one.as_string());
       if (const Value* more = others(); more && *more == Value(false) && !has)
-        fail_usage("the JSON schema requires {}, which its additionalProperties exclude",
-                   json::quoted(one.as_string()));
+        compiler_.contradict(
+            fmt::format("the JSON schema requires {}, which its additionalProperties exclude",
+                        json::quoted(one.as_string())));
       add_property(one.as_string(), has || !others() ? Value(true) : *others(), true);
     }
   }
@@ -105,17 +106,22 @@ class ObjectBuilder {
     const Value* names = schema_.find("propertyNames");
     if (!names) return;
     const std::vector<Value> plain = compiler_.plain(*names);
-    if (plain.size() != 1)
-      fail_usage("expected propertyNames of the JSON schema as one schema of strings, found {}",
-                 json::excerpt(*names));
-    if (const Value* list = plain[0].find("enum")) {
-      for (const Value& name : list->as_array())
-        if (name.is_string() && !places_.contains(name.as_string()) && writes_others())
-          add_property(name.as_string(), others() ? *others() : Value(true), false);
-      has_others_ = false;
+    const bool are_listed =
+        std::ranges::all_of(plain, [](const Value& one) { return one.find("enum"); });
+    if (plain.size() == 1 && !are_listed) {
+      key_ = string_rules(plain[0]);
       return;
     }
-    key_ = string_rules(plain[0]);
+    if (!are_listed || plain.empty())
+      fail_usage("expected propertyNames of the JSON schema as one schema of strings, found {}",
+                 json::excerpt(*names));
+    for (const Value& one : plain) add_listed(one.find("enum")->as_array());
+    has_others_ = false;
+  }
+  void add_listed(const json::Array& names) {
+    for (const Value& name : names)
+      if (name.is_string() && !places_.contains(name.as_string()) && writes_others())
+        add_property(name.as_string(), others() ? *others() : Value(true), false);
   }
 
   bool writes_others() const {
@@ -214,14 +220,14 @@ StringRules string_rules(const Value& schema) {
                     .high = schema_count(schema, "maxLength", kEndless)};
   if (const Value* patterns = schema.find("pattern"))
     for (const Value& pattern : patterns->as_array()) rules.patterns.push_back(pattern.as_string());
+  if (const Value* grammars = schema.find(kLark))
+    for (const Value& grammar : grammars->as_array()) rules.grammars.push_back(grammar.as_string());
   if (const Value* values = schema.find(kExcluded))
     for (const Value& value : values->as_array())
       if (value.is_string()) rules.excluded.push_back(value.as_string());
   if (const Value* formats = schema.find("format"))
     for (const Value& format : formats->as_array())
       if (format_pattern(format.as_string())) rules.formats.push_back(format.as_string());
-  if (const Value* grammars = schema.find(kLark))
-    for (const Value& grammar : grammars->as_array()) rules.grammars.push_back(grammar.as_string());
   return rules;
 }
 

@@ -20,6 +20,8 @@ class SchemaCompiler {
   virtual std::vector<json::Value> plain(const json::Value& schema) = 0;
   // The answer is to be checked at its end, since the grammar does not hold it to this word whole.
   virtual void check(const char* word) = 0;
+  // No value follows a part of the schema, for this reason: a sentence.
+  virtual void contradict(std::string reason) = 0;
 
   Language& language;
   JsonText text;
