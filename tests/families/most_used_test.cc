@@ -50,5 +50,19 @@ TEST(MostUsed, AKeyThatNobodyKnowsIsRefused) {
   EXPECT_NE(refusal_of(config).find("attention_form"), std::string::npos);
 }
 
+// The key that Qwen3.8 added: the curve of the gates behind states.
+TEST(MostUsed, GatesOfAnotherCurveAreRefused) {
+  const json::Value models = json::parse_file(MOST_USED);
+  json::Value config = *models.as_array().back().find("config");
+  json::Value text = *config.find("text_config");
+  ASSERT_EQ(*text.find("output_gate_type"), json::Value("swish"));
+  text.set("output_gate_type", "sigmoid");
+  config.set("text_config", text);
+  EXPECT_NE(refusal_of(config).find("\"output_gate_type\": only \"silu\" is implemented, found "
+                                    "\"sigmoid\""),
+            std::string::npos)
+      << refusal_of(config);
+}
+
 }  // namespace
 }  // namespace invar
