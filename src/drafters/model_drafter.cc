@@ -21,6 +21,23 @@ int32_t inner_nodes(const std::vector<int32_t>& ranks_below) {
                                             [](int32_t ranks) { return ranks > 0; }));
 }
 
+bool is_chain(const TreeShape& shape) {
+  return shape == chain_shape(static_cast<int32_t>(shape.size()));
+}
+
+int32_t trunk_of(const TreeShape& shape) {
+  int32_t size = 0;
+  while (size < std::ssize(shape) && shape[size].parent == size - 1) ++size;
+  return size;
+}
+
+int32_t paths_beside_trunk(const DraftTree& tree) {
+  std::vector<char> has_child(tree.size(), false);
+  for (const DraftNode& node : tree)
+    if (node.parent >= 0) has_child[static_cast<size_t>(node.parent)] = true;
+  return static_cast<int32_t>(std::count(has_child.begin() + trunk_size(tree), has_child.end(), 0));
+}
+
 int layers_of(const Model& model, int exit_layer) {
   return exit_layer > 0 ? exit_layer : model.spec().layers;
 }
@@ -35,32 +52,39 @@ int blocks_for(const Model& model, const ModelDrafterOptions& options, int32_t c
   return static_cast<int>(std::max(longest, std::min(useful, options.room.kv_bytes / bytes)));
 }
 
-// Trees fork within a chunk, which is not implemented, and a part of the target shares its weights
-// but not its states.
-void expect_chain_of_states(const Model& model, const ModelDrafterOptions& options) {
-  if (!has_states(model.spec())) return;
-  if (options.exit_layer > 0 || !options.skipped_layers.empty())
+// A part of the target shares its weights but not its states.
+void expect_own_states(const Model& model, const ModelDrafterOptions& options) {
+  const bool is_part = options.exit_layer > 0 || !options.skipped_layers.empty();
+  if (is_part && has_states(model.spec()))
     fail_usage(
         "expected layers without states where a part of the target drafts, found the {} model",
         model.spec().family);
-  if (options.shape != chain_shape(static_cast<int32_t>(options.shape.size())))
-    fail_usage("expected a chain of drafts by the {} model, whose layers have states, found a tree",
-               model.spec().family);
 }
 
-// Sequences that have a state at the same time: half of the memory is theirs.
-int cells_for(const Model& model, const ModelDrafterOptions& options) {
+// Cells, of at least one and at most so many, that a part of the memory has room for.
+int cells_in(const Model& model, int64_t memory, int64_t most) {
   if (!has_states(model.spec())) return 0;
   const std::vector<StateShape> shapes = states_of(model.spec());
   const CacheType type = model.arithmetic().cache;
   const int64_t bytes =
       SequenceStore::chunk_bytes(shapes, type) + SequenceStore::state_bytes(shapes, type);
-  return static_cast<int>(
-      std::clamp<int64_t>(options.room.kv_bytes / 2 / bytes, 1, options.room.max_sequences));
+  return static_cast<int>(std::clamp<int64_t>(memory / bytes, 1, most));
+}
+
+// Sequences that have a state at the same time: half of the memory is theirs.
+int cells_for(const Model& model, const ModelDrafterOptions& options) {
+  return cells_in(model, options.room.kv_bytes / 2, options.room.max_sequences);
+}
+
+// Chunks for the paths of all trees of a step: a quarter of the memory.
+int path_cells_for(const Model& model, const ModelDrafterOptions& options) {
+  const int64_t paths = inner_nodes(ranks_below(options.shape));
+  if (is_chain(options.shape) || paths == 0) return 0;
+  return cells_in(model, options.room.kv_bytes / 4, options.room.max_sequences * paths);
 }
 
 RunnerLimits limits_of(const Model& model, const ModelDrafterOptions& options, int32_t context) {
-  expect_chain_of_states(model, options);
+  expect_own_states(model, options);
   const DrafterRoom& room = options.room;
   const int32_t tree_rows = 1 + inner_nodes(ranks_below(options.shape));
   return {.blocks = blocks_for(model, options, context),
@@ -68,6 +92,7 @@ RunnerLimits limits_of(const Model& model, const ModelDrafterOptions& options, i
           .max_rows = std::max(room.catch_up_rows, room.max_sequences * tree_rows),
           .max_logit_rows = kLogitRows,
           .cells = cells_for(model, options),
+          .draft_cells = path_cells_for(model, options),
           .exit_layer = options.exit_layer};
 }
 
@@ -84,11 +109,13 @@ ModelDrafter::ModelDrafter(std::shared_ptr<Model> model, const ModelDrafterOptio
       levels_(levels_of(options.shape)),
       ranks_below_(ranks_below(options.shape)),
       depth_(levels_.empty() ? 0 : *std::ranges::max_element(levels_)),
-      is_chain_(options.shape == chain_shape(static_cast<int32_t>(options.shape.size()))),
+      trunk_(trunk_of(options.shape)),
+      is_chain_(is_chain(options.shape)),
       model_(std::move(model)),
       pool_(threads ? *threads : model_->pool()),
       context_(context_of(*model_, options.room)),
       has_states_(has_states(model_->spec())),
+      path_cells_(path_cells_for(*model_, options)),
       blocks_(blocks_for(*model_, options, context_), kBlockSize, cells_for(*model_, options)),
       executor_(*model_, limits_of(*model_, options, context_), threads),
       sampler_(pool_.size(), model_->host_kernels(), options.confidence) {
@@ -175,13 +202,19 @@ void ModelDrafter::end_chunks(int32_t& left) {
 
 // Drafts the nodes below those of a level. False when there are none.
 bool ModelDrafter::run_level(int32_t level) {
+  free_path_cells_ = path_cells_;
   for (size_t i = 0; i < drafts_.size(); ++i) {
-    if (is_chain_)
-      add_chain_row(i, level);
+    if (is_chain_ || begins_a_chunk(drafts_[i]))
+      add_trunk_row(i, level);
     else
       add_tree_rows(i, level);
   }
   return run_batch();
+}
+
+// Whether the last known token has moved the state, so that it cannot be computed once more.
+bool ModelDrafter::begins_a_chunk(const Draft& draft) const {
+  return has_states_ && draft.known() % kBoundary == 0;
 }
 
 int32_t ModelDrafter::add_sequence(const Draft& draft) {
@@ -202,10 +235,11 @@ void ModelDrafter::add_known_rows(size_t index, int32_t count) {
   if (draft.done == draft.known()) want_children(index, -1, std::ssize(batch_.rows) - 1);
 }
 
-void ModelDrafter::add_chain_row(size_t index, int32_t level) {
+// The trunk's node of this level alone, where those above it are there.
+void ModelDrafter::add_trunk_row(size_t index, int32_t level) {
   Draft& draft = drafts_[index];
   const int32_t node = level - 1;
-  if (!is_inner(draft, node)) return;
+  if (node >= trunk_ || !is_inner(draft, node)) return;
   const int32_t token = draft.token_of[node];
   batch_.rows.push_back(
       {.token = token, .position = draft.known() + node, .sequence = add_sequence(draft)});
@@ -229,6 +263,9 @@ void ModelDrafter::add_tree_rows(size_t index, int32_t level) {
     reaches_level |= levels_[node] == level;
   }
   if (!reaches_level) return;
+  const int32_t paths = has_states_ ? paths_beside_trunk(inner) : 0;
+  if (paths > free_path_cells_) return add_trunk_row(index, level);
+  free_path_cells_ -= paths;
   const int64_t root = std::ssize(batch_.rows);
   batch_.rows.push_back({.token = draft.request->tokens.back(),
                          .position = draft.known() - 1,
@@ -243,7 +280,7 @@ void ModelDrafter::add_tree_rows(size_t index, int32_t level) {
 
 bool ModelDrafter::is_inner(const Draft& draft, int32_t node) const {
   // A draft in a chunk's last slot would move the state.
-  if (has_states_ && (draft.known() + node) % kBoundary == kBoundary - 1) return false;
+  if (has_states_ && (draft.known() + levels_[node]) % kBoundary == 0) return false;
   return node < draft.nodes && draft.token_of[node] >= 0 && ranks_below_[node + 1] > 0 &&
          !is_stop(*draft.request->params, draft.token_of[node]);
 }

@@ -13,8 +13,10 @@
 // Where its layers have states, a draft ends before the row that would move them: what is refused
 // has changed nothing.
 //
-// With a tree, nodes beside the trunk are computed again at each level: their keys and values live
-// in scratch blocks for one step (kv/placement.h).
+// With a tree, the last known token and the nodes below it are computed again at each level: keys
+// and values of those beside the trunk live in scratch blocks for one step (kv/placement.h). Where
+// the last known token has moved a state it would do so again: then the trunk alone is drafted, and
+// likewise where there are no scratch chunks left for the others.
 #pragma once
 
 #include <memory>
@@ -82,8 +84,9 @@ class ModelDrafter final : public Proposer {
   void run_known_rows();
   void end_chunks(int32_t& left);
   bool run_level(int32_t level);
+  bool begins_a_chunk(const Draft& draft) const;
   void add_known_rows(size_t index, int32_t count);
-  void add_chain_row(size_t index, int32_t level);
+  void add_trunk_row(size_t index, int32_t level);
   void add_tree_rows(size_t index, int32_t level);
   int32_t add_sequence(const Draft& draft);
   // Whether a node has a token after which the draft goes on.
@@ -96,11 +99,13 @@ class ModelDrafter final : public Proposer {
   const ModelDrafterOptions options_;
   const std::vector<int32_t> levels_, ranks_below_;  // of the shape
   const int32_t depth_;
+  const int32_t trunk_;  // nodes of the shape, one below the other, that come first
   const bool is_chain_;
   std::shared_ptr<Model> model_;
   ThreadPool& pool_;
   const int32_t context_;
   const bool has_states_;
+  const int32_t path_cells_;  // chunks for paths of trees
   DraftBlocks blocks_;
   Executor executor_;
   DraftSampler sampler_;
@@ -108,6 +113,7 @@ class ModelDrafter final : public Proposer {
 
   // The drafts of this round, and the batch that is being built in it.
   std::vector<Draft> drafts_;
+  int32_t free_path_cells_ = 0;  // in the step of this level
   Batch batch_;
   std::vector<Wanted> wanted_;
   std::vector<DraftPoint> points_;  // one for each

@@ -203,28 +203,45 @@ void Engine::want_last_hidden(Batch& batch) const {
 }
 
 // Below the batch's last row. Without scratch memory for its side branches the tree is its trunk. A
-// state moves along trunks, so where layers have states the whole tree is a side branch.
+// state moves along trunks, so where layers have states the trunk is a side branch, too.
 void Engine::add_drafts(StepInFlight& step, DraftTree& tree) {
   Batch& batch = step.batch;
   if (!has_states_ && trunk_size(tree) == std::ssize(tree)) return append_rows(tree, batch.rows);
   tree_rows_.assign(1, batch.rows.back());
   append_rows(tree, tree_rows_, has_states_);
   if (!take_scratch(batch)) {
-    if (has_states_)
-      tree.clear();
-    else
-      keep_trunk(tree);
+    keep_trunk(tree);
+    tree_rows_.resize(1);
+    append_rows(tree, tree_rows_, has_states_);
+    if (has_states_ && !take_scratch(batch)) tree.clear();
   }
   append_rows(tree, batch.rows, has_states_);
 }
 
-// Takes what the rows of a tree need, if there is so much left.
+namespace {
+
+// The root comes first.
+bool have_branches(std::span<const BatchRow> rows) {
+  for (int32_t t = 2; t < std::ssize(rows); ++t)
+    if (rows[t].parent != t - 1) return true;
+  return false;
+}
+
+}  // namespace
+
+// Takes what the rows of a tree need, if there is so much left. Where trunks need some, too,
+// branches leave enough for those of the sequences behind: a path is in at most two blocks or
+// chunks, as long as it is no longer than these.
 bool Engine::take_scratch(Batch& batch) {
   const int32_t used = static_cast<int32_t>(batch.scratch_blocks.size());
+  const int32_t behind =
+      static_cast<int32_t>(std::ssize(batch.sequences)) - 1 - tree_rows_[0].sequence;
+  const int32_t kept = has_states_ && have_branches(tree_rows_) ? 2 * behind : 0;
   const int32_t needed = scratch_blocks_needed(tree_rows_, options_.block_size);
   const ScratchCells cells = has_states_ ? scratch_cells_needed(tree_rows_) : ScratchCells{};
-  if (used + needed > scratch_blocks_ || used_cells_.chunks + cells.chunks > draft_cells_ ||
-      used_cells_.states + cells.states > draft_cells_)
+  if (used + needed + kept > scratch_blocks_ ||
+      used_cells_.chunks + cells.chunks + kept > draft_cells_ ||
+      used_cells_.states + cells.states + kept > draft_cells_)
     return false;
   for (int32_t i = used; i < used + needed; ++i) batch.scratch_blocks.push_back(num_blocks() + i);
   used_cells_.chunks += cells.chunks;

@@ -219,9 +219,13 @@ TEST(Identity, DraftersOfOtherFamilies) {
 }
 
 // Layers with states: the target's go back where drafts are refused, and a draft model's never have
-// to. Answers are long enough that both move.
+// to, also where its drafts are a tree, which is computed once more at each level. Answers are long
+// enough that both move. A draft model that is the target is right in all that a chain says; it is
+// in the same of a tree.
 TEST(Identity, DraftersOfModelsWithStates) {
   constexpr int kTokens = 60;
+  const std::string tree =
+      "[(0,),(0,0),(0,0,0),(0,0,0,0),(0,0,0,0,0),(1,),(1,0),(0,1),(0,1,0),(0,0,1),(2,)]";
   const std::string families = INVAR_SOURCE_DIR "/tests/families/tiny_hybrid_configs.json";
   const json::Value shapes = json::parse(read_whole_file(families, 1 << 20), families);
   for (const char* family : {"qwen3_5_text", "lfm2", "granitemoehybrid"}) {
@@ -238,7 +242,9 @@ TEST(Identity, DraftersOfModelsWithStates) {
     std::vector<std::string> all = {
         R"({"method":"ngram","num_speculative_tokens":4,"prompt_lookup_min":1})",
         R"({"method":"draft_model","model":"dummy:1","num_speculative_tokens":5})",
-        R"({"method":"draft_model","model":"dummy:77","num_speculative_tokens":3})"};
+        R"({"method":"draft_model","model":"dummy:1","speculative_token_tree":")" + tree + "\"}",
+        R"({"method":"draft_model","model":"dummy:77","num_speculative_tokens":3})",
+        R"({"method":"draft_model","model":"dummy:77","speculative_token_tree":")" + tree + "\"}"};
     if (has_module) all.push_back(R"({"method":"mtp","num_speculative_tokens":3})");
     const Answers plain = answers(model, "", 0, kTokens);
     std::map<std::string, int64_t> accepted;
@@ -249,6 +255,7 @@ TEST(Identity, DraftersOfModelsWithStates) {
       accepted[config] = drafted.accepted;
     }
     EXPECT_GT(accepted.at(all[1]), 0) << family << ": a drafter that is the target";
+    EXPECT_GE(accepted.at(all[2]), accepted.at(all[1])) << family << ": and its trees";
     EXPECT_GT(differences(plain, answers(model, "", 1, kTokens)), 0) << "the control: another seed";
     std::filesystem::remove_all(directory);
   }
