@@ -165,9 +165,8 @@ grammar::Language language_of(const std::string& kind, const json::Value& value,
   if (kind == "json_object" && value.is_bool() && value.as_bool())
     return grammar::json_object_language(spacing);
   if (kind == "grammar" && value.is_string())
-    return value.as_string().find("::=") == std::string::npos
-               ? grammar::lark_language(value.as_string())
-               : grammar::gbnf_language(value.as_string());
+    return grammar::is_gbnf(value.as_string()) ? grammar::gbnf_language(value.as_string())
+                                               : grammar::lark_language(value.as_string());
   if (kind != "regex" || !value.is_string())
     fail_usage(
         "expected regex, choice, grammar, json or json_object: true as the form of an answer, "

@@ -74,15 +74,20 @@ json::Array plain_messages(const json::Array& messages) {
 // Adds to the schema of a custom tool's text that it follows a format: {"type": "text"}, or a
 // grammar, which chat completions have within another "grammar".
 void add_format(json::Value& input, const json::Value& format) {
-  const std::string type = text_member(format, "type");
-  if (type.empty() || type == "text") return;
+  if (format.is_null()) return;
+  const std::string type = format.is_object() ? text_member(format, "type") : std::string();
+  if (type == "text") return;
   if (type != "grammar")
-    fail_usage("expected text or grammar as the format of a custom tool, found {}",
-               json::quoted(type));
+    fail_usage("expected the type text or grammar in the format of a custom tool, found {}",
+               json::excerpt(format));
   const json::Value* inner = format.find("grammar");
-  const json::Value& grammar = inner ? *inner : format;
+  const json::Value& grammar = inner && inner->is_object() ? *inner : format;
   const std::string syntax = text_member(grammar, "syntax");
-  const std::string definition = text_member(grammar, "definition");
+  const json::Value* text = grammar.find("definition");
+  if (!text || !text->is_string())
+    fail_usage("expected the definition of a custom tool's grammar as a text, found {}",
+               json::excerpt(grammar));
+  const std::string& definition = text->as_string();
   if (syntax == "regex")
     input.set("pattern", "^(" + definition + ")$");
   else if (syntax == "lark")
@@ -99,8 +104,7 @@ json::Value function_of_custom(const json::Value& custom) {
   if (!name || !name->is_string())
     fail_usage("expected tools of type custom with a name, found {}", json::excerpt(custom));
   json::Value input = json::Object{{"type", "string"}};
-  if (const json::Value* format = custom.find("format"); format && format->is_object())
-    add_format(input, *format);
+  if (const json::Value* format = custom.find("format")) add_format(input, *format);
   json::Value function = json::Object{{"name", *name}};
   if (const json::Value* text = custom.find("description"); text && !text->is_null())
     function.set("description", *text);

@@ -208,7 +208,7 @@ void Scheduler::lay_aside(Sequence& s) {
 }
 
 void Scheduler::note_owner(const Sequence& s, bool has_come) {
-  if (!options_.urgent_take_slots) return;
+  if (!has_shares()) return;
   ranks_are_old_ = true;
   const auto at = std::ranges::lower_bound(by_owner_, place_of_owner(index_of(s)), {},
                                            [&](int32_t index) { return place_of_owner(index); });

@@ -67,8 +67,8 @@ struct SequenceSpec {
   int32_t priority = 0;    // smaller is sooner among those that wait
   // With urgent_take_slots: the k-th of an owner's sequences that are not over, by priority and
   // arrival, comes before the next one of another owner, and among such k-th the one that has been
-  // it for longest comes first. Those behind one that ends come forward: nobody waits for ever.
-  // 0: nobody's, its rank is its priority.
+  // it for longest comes first. Those behind one that ends come forward: nobody waits for ever but
+  // for more urgent ones of its own owner. 0: nobody's, its rank is its priority.
   int64_t owner = 0;
 };
 
@@ -92,7 +92,8 @@ class Scheduler {
   // Appends a sequence to the queue. Throws UsageError for one that is longer than max_model_len.
   void add(const SequenceSpec& spec);
   // Forgets a sequence; its blocks are free once no uncommitted plan computes it. Unknown ids are
-  // ignored: it may have finished. Takes as long however many wait.
+  // ignored: it may have finished. Takes as long however many wait, but with owners, whose ranks
+  // the next plan counts anew.
   void remove(int64_t id);
 
   // Plans the next step of at most min(budget, max_num_batched_tokens) rows. The plan is empty when
@@ -168,6 +169,8 @@ class Scheduler {
   // change. A policy whose order changes meanwhile says which is next.
   virtual int64_t queue_rank(const Sequence& s) const { return s.rank; }
   virtual int32_t next_waiting() { return queue_.oldest(); }  // its index; -1: nobody waits
+  // Whether that rank is asked of owners' places (SchedulerOptions::urgent_take_slots).
+  virtual bool has_shares() const { return options_.urgent_take_slots; }
   // The order of those who hold blocks, likewise: the last gives its own back when they run out.
   virtual int64_t resident_rank(const Sequence&) const { return 0; }
 

@@ -94,6 +94,7 @@ int64_t AnswerStreams::end_those(const ApiError& error,
 
 void AnswerStreams::expire(AnswerStream& stream) {
   if (stream.over_) return;
+  stream.give_back();
   stream.cut_off({504, kTooLate, "deadline_exceeded"});
   settle(stream);
 }
@@ -235,6 +236,7 @@ void AnswerStreams::guarded(AnswerStream& stream, const std::function<void()>& a
   try {
     action();
   } catch (const std::exception& error) {
+    stream.give_back();
     stream.cut_off(unwritten(error), Outcome::failed);
     settle(stream);
   }

@@ -113,6 +113,12 @@ void Server::refuse(Exchange& exchange, const ApiError& error) {
   exchange.reply(error_reply(error, exchange.request.path));
 }
 
+void Server::refuse_late(Exchange& exchange) {
+  const ApiError error{504, kTooLate, "deadline_exceeded"};
+  ++streams_.metrics.refused[error.status];
+  exchange.reply(error_reply(error, exchange.request.path));
+}
+
 void Server::set_deadline(const std::shared_ptr<Exchange>& exchange) {
   const auto time = time_limit(options_, exchange->request);
   if (!time) return;
@@ -120,7 +126,7 @@ void Server::set_deadline(const std::shared_ptr<Exchange>& exchange) {
     const auto late = weak.lock();
     if (!late) return;
     if (late->on_deadline) return late->on_deadline();
-    if (!late->is_answered()) refuse(*late, {504, kTooLate, "deadline_exceeded"});
+    if (!late->is_answered()) refuse_late(*late);
   });
 }
 

@@ -75,7 +75,10 @@ class Server {
   // Throws ApiError for a body that is larger.
   void check_body(const Route& route, const HttpRequest& request) const;
   void set_deadline(const std::shared_ptr<Exchange>& exchange);
+  // Gives the request's slots back: nothing is computed or waits of it any more.
   void refuse(Exchange& exchange, const ApiError& error);
+  // Its slots and memory stay with what still reads it or waits for it.
+  void refuse_late(Exchange& exchange);
   // The task in which a request's body is read; one that may take long for other reasons.
   FairPool::Task reading(const HttpRequest& request) const;
   FairPool::Task slow(const HttpRequest& request) const;

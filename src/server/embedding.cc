@@ -27,7 +27,7 @@ void Embedding::fail(const std::string& sentence) {
   failed(sentence);
 }
 
-// One for each text that is computed at the same time, ranked as answers are.
+// One for each text that is computed at the same time.
 void Server::take_places(HeldSlots& slots, std::vector<Request>& requests, size_t bytes) const {
   const size_t places = std::min({requests.size(), Embedding::kAtOnce, slots.of().most_of_owner()});
   if (!slots.grow_to(places))
@@ -77,7 +77,7 @@ void Server::begin(const std::shared_ptr<Embedding>& embedding) {
     const auto late = weak.lock();
     if (!late || late->is_over()) return;
     streams_.cancel(*late);
-    refuse(*late->exchange, {504, kTooLate, "deadline_exceeded"});
+    refuse_late(*late->exchange);
   };
   embedding->more = [this, weak = std::weak_ptr(embedding)] {
     if (const auto begun = weak.lock()) submit_next(begun);

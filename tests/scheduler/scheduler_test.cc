@@ -382,6 +382,18 @@ TEST(Scheduler, OwnersTakeTurns) {
   EXPECT_EQ(order, (std::vector<int64_t>{4, 5, 6, 1, 7, 2, 3}));
 }
 
+TEST(Scheduler, FirstComeIsFirstServedWhoeverTheOwner) {
+  BlockPool pool(100, 32);
+  SchedulerOptions o = shared_options(1);
+  o.policy = "fcfs";
+  const auto scheduler = make_scheduler(o, pool);
+  for (int64_t id = 1; id <= 4; ++id)
+    scheduler->add({.id = id, .tokens = 3, .owner = id < 4 ? 7 : 8});
+  std::vector<int64_t> order;
+  while (scheduler->num_waiting() > 0) order.push_back(end_next(*scheduler));
+  EXPECT_EQ(order, (std::vector<int64_t>{1, 2, 3, 4}));
+}
+
 // One owner asks for five at once. Another one asks again whenever it has an answer: each of the
 // five has its turn all the same. The control: whose ranks were settled when they came waits on.
 TEST(Scheduler, NoOwnersSequenceWaitsForEver) {

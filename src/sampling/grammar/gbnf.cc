@@ -258,6 +258,19 @@ class GbnfParser {
 
 }  // namespace
 
+bool is_gbnf(std::string_view grammar) {
+  constexpr const char* kSpace = " \t\r\n";
+  constexpr const char* kName = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_";
+  for (size_t at = 0; (at = grammar.find("::=", at)) != grammar.npos; at += 3) {
+    const std::string_view name =
+        grammar.substr(0, grammar.substr(0, at).find_last_not_of(kSpace) + 1);
+    const std::string_view before = name.substr(0, name.find_last_not_of(kName) + 1);
+    const std::string_view line = before.substr(before.rfind('\n') + 1);
+    if (before.size() < name.size() && line.find_first_not_of(kSpace) == line.npos) return true;
+  }
+  return false;
+}
+
 Language gbnf_language(std::string_view grammar) {
   if (grammar.size() > kMaxCharacters)
     fail_usage("the grammar is too large: expected at most {} bytes, found {}", kMaxCharacters,

@@ -25,6 +25,8 @@ Language choice_language(std::span<const std::string> texts);
 // GBNF, as llama.cpp and vLLM write it; the answer is the rule "root". No rule may begin with
 // itself, and they nest up to Language::kMaxDepth deep, but for what a rule ends with.
 Language gbnf_language(std::string_view grammar);
+// Whether a line begins with a name and ::=, as its rules do and nothing of Lark's does.
+bool is_gbnf(std::string_view grammar);
 
 // Lark's grammars: rules, terminals, texts, regular expressions, ranges, ( ) [ ] | * + ? ~, %ignore
 // and %import of "common"; the answer is the rule "start". A rule may begin with itself. Terminals

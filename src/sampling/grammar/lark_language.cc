@@ -54,6 +54,7 @@ class Terminals {
  private:
   Expr add(Characters& characters, const Node& node) {
     Language& parts = characters.language();
+    parts.budget().spend(1);  // also of what adds nothing: a terminal may stand in many
     switch (node.kind) {
       case Node::kText:
         return text(characters, node.text);
@@ -76,6 +77,10 @@ class Terminals {
   Expr named(Characters& characters, const std::string& name) {
     if (!lark::is_terminal(name))
       fail_usage("the grammar has a terminal with the rule {} in it", json::quoted(name));
+    if (std::ssize(open_) >= kMaxNesting)
+      fail_usage(
+          "expected at most {} terminals within one another in the grammar, found more at {}",
+          kMaxNesting, json::quoted(name));
     if (!open_.insert(name).second)
       fail_usage("the grammar has a terminal that refers to itself: {}", json::quoted(name));
     const Expr expr = add(characters, definition_of(grammar_, name));
@@ -100,6 +105,7 @@ class Terminals {
 
   // A look beyond a terminal would mean another thing here.
   static Expr pattern(Characters& characters, const std::string& pattern) {
+    characters.language().budget().spend(std::ssize(pattern) / 8);
     const regex::Node node = regex::parse(pattern);
     refuse_looks(node, pattern);
     return regex_expression(characters, node, Match::whole);
@@ -107,8 +113,8 @@ class Terminals {
   static void refuse_looks(const regex::Node& node, const std::string& pattern) {
     const bool is_look = node.kind == regex::Node::kLook || node.kind == regex::Node::kBoundary;
     if (is_look || node.begin_at >= 0 || node.end_at >= 0)
-      fail_usage("the grammar's regular expression /{}/ has {}, which is not supported there",
-                 pattern, is_look ? "a look-ahead, \\b or \\B" : "^ or $");
+      fail_usage("the grammar's regular expression {} has {}, which is not supported there",
+                 json::quoted(pattern), is_look ? "a look-ahead, \\b or \\B" : "^ or $");
     for (const regex::Node& child : node.children) refuse_looks(child, pattern);
   }
 

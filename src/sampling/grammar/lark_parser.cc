@@ -78,7 +78,7 @@ class Parser {
   }
   void expect(std::string_view word) {
     skip_inline();
-    if (!skip(word)) refuse("something else where it needs", word);
+    if (!skip(word)) refuse(fmt::format("no {} where it needs one", json::quoted(word)));
   }
   void skip_inline() {
     while (here(' ') || here('\t')) ++at_;
@@ -323,14 +323,18 @@ class Parser {
       if (at_ < text_.size()) pattern += text_[at_];
     }
     ++at_;
+    std::string flags;
     for (; at_ < text_.size() && is_name_byte(text_[at_]); ++at_) {
       const char flag = text_[at_];
-      if (flag == 'i' || flag == 's')
-        pattern = std::string(flag == 'i' ? "(?i)" : "(?s)") + pattern;
-      else if (flag != 'm' && flag != 'u')  // m is of ^ and $, and all is Unicode
+      if (std::string_view("ismu").find(flag) == std::string_view::npos)
         refuse("a flag of a regular expression that is not supported:", {&flag, 1});
+      flags += flag;
     }
-    return {Node::kPattern, std::move(pattern)};
+    // m is of ^ and $, and all is Unicode.
+    const auto meant = [&](char flag, const char* form) {
+      return flags.find(flag) == std::string::npos ? "" : form;
+    };
+    return {Node::kPattern, fmt::format("{}{}{}", meant('i', "(?i)"), meant('s', "(?s)"), pattern)};
   }
 
   std::string_view text_;

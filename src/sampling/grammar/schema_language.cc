@@ -372,6 +372,8 @@ Expr add_json_schema(Language& language, const Value& schema, std::string_view w
         "the JSON schema's {} is checked at an answer's end, and is not supported where other text "
         "may stand around what follows the schema",
         made.checked);
+  // Refuses a schema that no value follows. Whether none does is known of a whole language alone.
+  if (!made.contradiction.empty()) json_schema_language(schema, whitespace);
   return made.expr;
 }
 

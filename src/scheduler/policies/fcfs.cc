@@ -12,6 +12,7 @@ class Fcfs final : public Scheduler {
 
  private:
   int64_t queue_rank(const Sequence&) const override { return 0; }
+  bool has_shares() const override { return false; }
   void fill(StepPlan& plan, int32_t budget) override {
     int32_t left = budget;
     add_decodes(plan, left);
