@@ -33,6 +33,8 @@ def check_models_and_values(script):
         for command in ("chat", "serve", "inspect", "rm"):
             assert {"Qwen/Qwen3-0.6B"} == complete(script, "invar", command, "Qw", HF_HOME=home), command
         assert not complete(script, "invar", "train", "Qw", HF_HOME=home), "a recipe is no model"
+        (pathlib.Path(home) / "hub/models--Qwen--$(echo${IFS}run)").mkdir()
+        assert {"Qwen/Qwen3-0.6B", "Qwen/$(echo${IFS}run)"} == complete(script, "invar", "chat", "Qw", HF_HOME=home), "a name is no command"
 
 
 def check_completion(script):

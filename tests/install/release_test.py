@@ -88,10 +88,17 @@ class Release(unittest.TestCase):
         made = {name for name in re.findall(r"(?m)^  (\S+):$", text.split("jobs:")[1])} - {"publish"}
         self.assertEqual(set(re.search(r"publish:\n    needs: \[(.*)\]", text)[1].split(", ")), made, "all jobs that make something")
         (self.folder / place).parent.mkdir(parents=True)
-        for line, words in (("packaging/release --only container", "each once"), ("packaging/release --only cuda-wheel", "each once"), ("packaging/release --sums", "the sums")):
+        for line, words in (("packaging/release --only container", "each once"), ("packaging/release --only cuda-wheel", "each once"), ("packaging/release --sums", "the sums"),
+                            ("docker push", "to push the image"), ("gh release", "to publish the files")):
             (self.folder / place).write_text(text.replace(line, "true"))
             with self.assertRaisesRegex(SystemExit, words):
                 release.check_workflow(self.folder)
+
+        *rest, image, files = re.split(r"(?m)^(?=      - )", text)
+        self.assertIn("--clobber", files, "publishing can be repeated")
+        (self.folder / place).write_text("".join([*rest, files, image]))
+        with self.assertRaisesRegex(SystemExit, "to push the image and then"):
+            release.check_workflow(self.folder)
 
     def test_sums_are_of_all_kinds(self):
         release, out = release_module(), self.folder / "out"

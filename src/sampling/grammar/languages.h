@@ -16,8 +16,8 @@
 namespace invar::grammar {
 
 // The whole answer matches: literals, ., [classes], \d \w \s and their negations (of ASCII),
-// groups,
-// |, * + ? {m,n}; ^, $ and look-aheads at the outermost level. No look-behind, no back references.
+// groups, |, * + ? {m,n}, (?i) and (?s); ^, $ and look-aheads at the outermost level. No
+// look-behind, no back references.
 Language regex_language(std::string_view pattern);
 
 Language choice_language(std::span<const std::string> texts);
