@@ -143,21 +143,6 @@ class Chat {
     }
   }
 
-  // A line of a message between three quotes, which it may begin or end.
-  static bool add_quoted(std::string line, std::string& message, bool& is_open) {
-    constexpr std::string_view kQuotes = "\"\"\"";
-    const bool begins = !is_open && line.starts_with(kQuotes);
-    if (!is_open && !begins) return false;
-    if (begins) line.erase(0, kQuotes.size());
-    is_open = true;
-    const bool ends = line.ends_with(kQuotes);
-    if (ends) line.erase(line.size() - kQuotes.size());
-    const bool is_blank_edge = line.empty() && (begins || ends);
-    if (!is_blank_edge) message += (message.empty() ? "" : "\n") + line;
-    is_open = !ends;
-    return true;
-  }
-
   // Says what goes wrong, and leaves the messages as before.
   void guarded(const std::function<void()>& action) {
     const json::Array before = messages_;
@@ -244,26 +229,37 @@ class Chat {
 
   // The oldest messages go, the system's not, until the rest and the answer's room fit.
   std::vector<int32_t> fitting_prompt() {
+    const int64_t context = engine_.engine().max_model_len();
+    const size_t count = messages_.size();
+    std::vector<int32_t> prompt;
     while (true) {
       const std::string text = template_.render({.messages = messages_}, local_time);
-      auto prompt = engine_.tokenizer().encode(text, {.add_special_tokens = false});
-      const int64_t context = engine_.engine().max_model_len();
-      if (std::ssize(prompt) + room() <= context) return prompt;
+      prompt = engine_.tokenizer().encode(text, {.add_special_tokens = false});
+      if (std::ssize(prompt) + room() <= context) break;
       const auto oldest = std::ranges::find_if(messages_, [](const json::Value& one) {
         return *one.find("role") != json::Value("system");
       });
       if (!flags_.shifts || oldest == messages_.end() || oldest + 1 == messages_.end()) {
-        if (!has_length_ && std::ssize(prompt) < context) return prompt;
-        fail_usage(
-            "the conversation has {} tokens{}, and the context {}: {}--context-shift drops "
-            "the oldest messages",
-            prompt.size(), has_length_ ? fmt::format(", its answer up to {}", room()) : "", context,
-            terminal_ ? "/reset forgets it, and " : "");
+        if (!has_length_ && std::ssize(prompt) < context) break;
+        fail_usage("the conversation has {} tokens{}, and the context {}: {}", prompt.size(),
+                   has_length_ ? fmt::format(", its answer up to {}", room()) : "", context,
+                   what_fits());
       }
       const bool is_pair = oldest + 2 < messages_.end();
       messages_.erase(oldest, oldest + (is_pair ? 2 : 1));
-      fmt::print(stderr, "the context is full: the oldest messages are dropped\n");
     }
+    if (messages_.size() < count)
+      fmt::print(stderr, "the context is full: the oldest messages are dropped\n");
+    return prompt;
+  }
+
+  // It says what makes a conversation fit.
+  std::string what_fits() const {
+    if (flags_.shifts)
+      return fmt::format("{}a shorter message fits",
+                         has_length_ ? "a smaller --max-tokens or " : "");
+    return fmt::format("{}--context-shift drops the oldest messages",
+                       terminal_ ? "/reset forgets it, and " : "");
   }
 
   // Thoughts are parted from the answer, whose text is all that the next turn has of it in most

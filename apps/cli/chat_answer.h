@@ -27,7 +27,8 @@ class AnswerSink final : public TextSink {
   void on_text(int64_t, std::string_view piece, const TokenOutput& token) override {
     if (tokens++ == 0) first_token_ = timer_.seconds();
     hash = token.logits_hash;
-    if (text.empty() && !piece.empty() && !thought.empty()) show(TextStyle::plain, "\n\n");
+    const bool ends_thought = text.empty() && !piece.empty() && !thought.empty();
+    if (look_.columns > 0 && ends_thought) show(TextStyle::plain, "\n\n");
     text += piece;
     seconds_ = timer_.seconds();
     if (look_.columns == 0) return show(TextStyle::plain, piece);

@@ -10,6 +10,7 @@
 #include <string_view>
 
 #include "base/error.h"
+#include "word_wrap.h"
 
 namespace invar::cli {
 
@@ -22,11 +23,13 @@ constexpr const char *kMarksPastes = "\x1b[?2004h", *kMarksNone = "\x1b[?2004l";
 constexpr std::wstring_view kPasteEnd = L"\x1b[201~";
 
 void tell_terminal(const char* escape) {
+  if (!knows_escapes()) return;
   std::fputs(escape, stdout);
   std::fflush(stdout);
 }
 
-// A paste becomes part of the line, its line ends too, and nothing of it is a key.
+// A paste becomes part of the line, its line ends too but for the last ones, and nothing of it is a
+// key.
 unsigned char paste(EditLine* edit, int) {
   std::wstring text;
   for (wchar_t next = 0; !text.ends_with(kPasteEnd);) {
@@ -41,6 +44,7 @@ unsigned char paste(EditLine* edit, int) {
     else if (one == L'\n' || one == L'\t' || one >= L' ')
       kept += one;
   }
+  kept.resize(kept.find_last_not_of(L'\n') + 1);
   return kept.empty() || el_winsertstr(edit, kept.c_str()) == 0 ? CC_REFRESH : CC_ERROR;
 }
 
@@ -133,6 +137,20 @@ LineReader::Result LineReader::read_plain(std::string& line) {
     }
     buffer_.append(bytes, size);
   }
+}
+
+bool add_quoted(std::string line, std::string& message, bool& is_open) {
+  constexpr std::string_view kQuotes = "\"\"\"";
+  const bool begins = !is_open && line.starts_with(kQuotes);
+  if (!is_open && !begins) return false;
+  if (begins) line.erase(0, kQuotes.size());
+  is_open = true;
+  const bool ends = line.ends_with(kQuotes);
+  if (ends) line.erase(line.size() - kQuotes.size());
+  const bool is_blank_edge = line.empty() && (begins || ends);
+  if (!is_blank_edge) message += (message.empty() ? "" : "\n") + line;
+  is_open = !ends;
+  return true;
 }
 
 std::string state_file(const std::string& name) {

@@ -30,6 +30,10 @@ class LineReader {
   std::string buffer_;  // bytes after the last line that was returned
 };
 
+// Adds a line to a message between three quotes, which it may begin or end. False: it is no line of
+// one.
+bool add_quoted(std::string line, std::string& message, bool& is_open);
+
 // $XDG_STATE_HOME/invar/NAME, else ~/.local/state/invar/NAME, its directory made; empty where there
 // is no home or it cannot be written.
 std::string state_file(const std::string& name);

@@ -79,9 +79,14 @@ int terminal_columns() {
   return 80;
 }
 
+bool knows_escapes() {
+  const char* term = std::getenv("TERM");
+  return term && *term && std::string_view(term) != "dumb";
+}
+
 bool shows_styles() {
-  const char *no_color = std::getenv("NO_COLOR"), *term = std::getenv("TERM");
-  return !(no_color && *no_color) && term && std::string_view(term) != "dumb";
+  const char* no_color = std::getenv("NO_COLOR");
+  return knows_escapes() && !(no_color && *no_color);
 }
 
 void use_utf8() {

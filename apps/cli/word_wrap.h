@@ -29,7 +29,9 @@ class WordWrap {
 
 // Columns of the terminal that the standard output is.
 int terminal_columns();
-// Whether it has styles: NO_COLOR is not set, and TERM is not dumb.
+// Whether it understands escape sequences: TERM is set, and not dumb.
+bool knows_escapes();
+// Whether it has styles: it understands escape sequences, and NO_COLOR is not set.
 bool shows_styles();
 // A locale in which characters are UTF-8, for their widths; numbers stay as in C.
 void use_utf8();

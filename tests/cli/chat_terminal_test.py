@@ -20,6 +20,7 @@ import time
 COLUMNS = 44
 STYLES = re.compile("\x1b\\[([0-9;]*m|\\?2004[hl])")  # and the words by which a terminal marks what is pasted
 SECONDS = 60
+STORY = pathlib.Path(__file__).resolve().parents[2] / "models/story"
 
 
 class Terminal:
@@ -27,7 +28,7 @@ class Terminal:
         self.shown = self.said = ""
         pid, self.file = pty.fork()
         if pid == 0:
-            os.environ.update(TERM="xterm", XDG_STATE_HOME=state, LC_ALL="C.UTF-8", **environment)
+            os.environ.update({"TERM": "xterm", "XDG_STATE_HOME": state, "LC_ALL": "C.UTF-8", **environment})
             os.execv(command[0], command)
         self.pid = pid
         fcntl.ioctl(self.file, termios.TIOCSWINSZ, struct.pack("HHHH", 24, COLUMNS, 0, 0))
@@ -137,13 +138,18 @@ def check_history(command, state):
 
 
 def check_pasting(command, state):
-    """What is pasted is one message with its lines, in which no key and no command counts."""
+    """What is pasted is one message with its lines but for empty ones at its end, in which no key and no command counts."""
     kept = state + "/pasted.json"
-    terminal = Terminal(command, state)
+    terminal = Terminal(command, state, NO_COLOR="1")
     at = terminal.wait_for("> ", terminal.wait_for("lists the commands"))
     terminal.send("/set max_tokens 3\r")
     at = terminal.wait_for(r"\n> ", at)
     assert "\x1b[?2004h" in terminal.said, "the terminal is asked to mark what is pasted"
+    terminal.send("Forget this.\r")
+    at = terminal.wait_for(r"\n> ", terminal.wait_for("this", at))
+    for pasted in ("/reset\n", "\n"):
+        terminal.send(f"\x1b[200~{pasted}\x1b[201~\r")
+        at = terminal.wait_for(r"\n> ", at)
     terminal.send("Look:\r")
     at = terminal.wait_for(r"\n> ", terminal.wait_for("Look:", at))
     terminal.send("Read \x1b[200~one\r/exit\r\ttwo\x01 \u00e9\nthree\x1b[201~, please.\r")
@@ -155,6 +161,25 @@ def check_pasting(command, state):
     assert "\x1b[?2004l" in terminal.said
     said = [one["content"] for one in json.loads(pathlib.Path(kept).read_text())["messages"] if one["role"] == "user"]
     assert said == ["Look:", "Read one\n/exit\n\ttwo \u00e9\nthree, please."], said
+    dumb = Terminal(command, state, TERM="dumb")
+    dumb.wait_for("> ", dumb.wait_for("lists the commands"))
+    dumb.send("/exit\r")
+    assert dumb.end() == 0
+    assert "\x1b" not in dumb.said, dumb.said
+
+
+def model_whose_thoughts_end(folder):
+    """The bundled model with a tokenizer that writes </think> for the word "found", which its thought comes to."""
+    folder.mkdir()
+    for file in STORY.iterdir():
+        (folder / file.name).symlink_to(file)
+    tokenizer = json.loads((STORY / "tokenizer.json").read_text())
+    bpe, word = tokenizer["model"], "\u0120found"
+    bpe["vocab"] = {"</think>" if piece == word else piece: token for piece, token in bpe["vocab"].items()}
+    bpe["merges"] = [merge for merge in bpe["merges"] if word not in (*merge, "".join(merge))]
+    (folder / "tokenizer.json").unlink()
+    (folder / "tokenizer.json").write_text(json.dumps(tokenizer))
+    return str(folder)
 
 
 def check_styles(command, state):
@@ -175,6 +200,18 @@ def check_styles(command, state):
     assert piped().strip() == "", "the answer is all thought"
     answer = json.loads(piped("--json"))["messages"][-1]
     assert answer["content"] == "" and answer["reasoning_content"], answer
+    thinks.append(model_whose_thoughts_end(pathlib.Path(state) / "model"))
+    answer = json.loads(piped("--json"))["messages"][-1]
+    assert answer["content"] and answer["reasoning_content"], answer
+    assert piped() == answer["content"] + "\n", "the answer alone, and no line break for the thought that is not shown"
+    terminal = Terminal(thinks, state)
+    at = terminal.wait_for("> ", terminal.wait_for("lists the commands"))
+    terminal.send("Once upon a time\r")
+    shown, _ = turn(terminal, terminal.wait_for("time\r\n", at))
+    terminal.send("/exit\r")
+    assert terminal.end() == 0
+    thought, text = shown.split("\n\n", 1)
+    assert (thought.split(), text.split()) == (answer["reasoning_content"].split(), answer["content"].split()), shown
 
 
 def check_full_context(invar):
@@ -192,6 +229,16 @@ def check_full_context(invar):
         assert "the oldest messages are dropped" in done.stderr, done.stderr
         assert all(answer["completion_tokens"] >= 20 for answer in said["answers"]), said["answers"]
         assert said["messages"][0] == {"role": "system", "content": "Be kind."} and len(said["messages"]) < 9, said["messages"]
+    # A message before which several go: that is said once. One that never fits: what helps is said, and not what is on already.
+    run = lambda tokens, turns: subprocess.run([invar, "chat", "--temperature", "0", "--max-model-len", "96", "--context-shift", *tokens], input=turns,
+                                               text=True, capture_output=True)
+    dropped = "the oldest messages are dropped"
+    done = run(["--max-tokens", "8"], "Tell me.\n" * 3 + "Tell me. " * 20 + "\n")
+    assert done.returncode == 0 and done.stderr.count(dropped) == 1, done.stderr
+    for tokens, advice in ((["--max-tokens", "200"], "a smaller --max-tokens or a shorter message fits"), ([], "a shorter message fits")):
+        done = run(tokens, "Tell me. " * 60 + "\n")
+        assert done.returncode == 1 and f"the context 96: {advice}\n" in done.stderr, done.stderr
+        assert dropped not in done.stderr, done.stderr
 
 
 def main():
