@@ -72,12 +72,10 @@ class Server {
   static std::string nothing_at(const std::string& path);
   // Bytes of the largest body that a route takes.
   size_t most_body(const Route& route) const;
-  // Throws ApiError for a body that is larger.
   void check_body(const Route& route, const HttpRequest& request) const;
   void set_deadline(const std::shared_ptr<Exchange>& exchange);
-  // Gives the request's slots back: nothing is computed or waits of it any more.
+  // Gives the request's slots back; the other leaves them to what still reads it or waits for it.
   void refuse(Exchange& exchange, const ApiError& error);
-  // Its slots and memory stay with what still reads it or waits for it.
   void refuse_late(Exchange& exchange);
   // The task in which a request's body is read; one that may take long for other reasons.
   FairPool::Task reading(const HttpRequest& request) const;
@@ -276,7 +274,6 @@ class Server {
   // Admits the exchange's request and sends its answer to the exchange.
   void admit(std::shared_ptr<Exchange> exchange, std::shared_ptr<HeldSlots> slots,
              const WeightsLease& lease);
-  // Where keys have shares: the requests take turns with those of other owners.
   void share_fairly(const HeldSlots& slots, std::vector<Request>& requests) const;
   // Bytes of the journal that a request with this body reads.
   int64_t bytes_read(const HttpRequest& request, const json::Value& body) const;
