@@ -233,7 +233,7 @@ def check_full_context(invar):
     run = lambda tokens, turns: subprocess.run([invar, "chat", "--temperature", "0", "--max-model-len", "96", "--context-shift", *tokens], input=turns,
                                                text=True, capture_output=True)
     dropped = "the oldest messages are dropped"
-    done = run(["--max-tokens", "8"], "Tell me.\n" * 3 + "Tell me. " * 20 + "\n")
+    done = run(["--max-tokens", "8"], "Tell me.\n" * 3 + "Tell me. " * 14 + "\n")
     assert done.returncode == 0 and done.stderr.count(dropped) == 1, done.stderr
     for tokens, advice in ((["--max-tokens", "200"], "a smaller --max-tokens or a shorter message fits"), ([], "a shorter message fits")):
         done = run(tokens, "Tell me. " * 60 + "\n")
