@@ -14,9 +14,9 @@
 // has changed nothing.
 //
 // With a tree, the last known token and the nodes below it are computed again at each level: keys
-// and values of those beside the trunk live in scratch blocks for one step (kv/placement.h). Where
-// the last known token has moved a state it would do so again: then the trunk alone is drafted, and
-// likewise where there are no scratch chunks left for the others.
+// and values of those beside the trunk live in scratch blocks for one step (kv/placement.h). The
+// last known token is not computed again where that would move a state twice: then only the trunk
+// and the tokens beside it are drafted, and likewise where no scratch chunks are left.
 #pragma once
 
 #include <memory>

@@ -24,7 +24,6 @@ void Server::answer(std::shared_ptr<Exchange> exchange) {
 
 void Server::answer_with(std::shared_ptr<Exchange> exchange, std::shared_ptr<HeldSlots> slots,
                          const WeightsLease& lease) {
-  exchange->slots = slots;
   if (weight_version_ != kFirstWeights)
     exchange->more_headers.emplace_back("X-Weight-Version", weight_version_);
   pool_.post(reading(exchange->request), [=, this] {

@@ -77,7 +77,7 @@ void Server::begin(const std::shared_ptr<Embedding>& embedding) {
     const auto late = weak.lock();
     if (!late || late->is_over()) return;
     streams_.cancel(*late);
-    refuse_late(*late->exchange);
+    refuse(*late->exchange, {504, kTooLate, "deadline_exceeded"});
   };
   embedding->more = [this, weak = std::weak_ptr(embedding)] {
     if (const auto begun = weak.lock()) submit_next(begun);

@@ -56,6 +56,7 @@ void Server::begin_generating(std::shared_ptr<Exchange> exchange, std::shared_pt
                      const json::Value& answer) { return answer_of(shown, answer, *version); },
        .event = nullptr},
       threads_of(owner));
+  inner->slots = slots;
   // By which weights it is computed is known when it begins.
   with_weights([=, this](const WeightsLease& lease) {
     *version = weight_version_;

@@ -53,6 +53,7 @@ void Server::begin_tokens(std::shared_ptr<Exchange> exchange, std::shared_ptr<He
            [asked](const json::Value& answer) { return generate_answer(asked->form, answer); },
        .event = [asked](const json::Value& event) { return generate_event(asked->form, event); }},
       threads_of(owner));
+  inner->slots = slots;
   // By which weights it is computed is known when it begins.
   with_weights([=, this](const WeightsLease& lease) {
     asked->form.weight_version = weight_version_;

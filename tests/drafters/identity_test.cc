@@ -83,6 +83,7 @@ struct Answers final : OutputSink {
   }
   std::map<int64_t, Answer> of;
   int64_t accepted = 0;
+  int nodes = 0;  // of a sequence's tree, the most in the mean of a step
 };
 
 Answers answers(Model& model, const std::string& config, uint64_t seed = 0,
@@ -95,7 +96,11 @@ Answers answers(Model& model, const std::string& config, uint64_t seed = 0,
   Engine engine(model, options, nullptr, std::move(proposer));
   for (int id = 0; id < prompts(); ++id) engine.add(request(id, model.spec().vocab, seed, tokens));
   Answers answers;
-  while (engine.step(answers)) answers.accepted += engine.last_step().accepted_tokens;
+  while (engine.step(answers)) {
+    const auto& step = engine.last_step();
+    answers.accepted += step.accepted_tokens;
+    if (step.drafts > 0) answers.nodes = std::max(answers.nodes, step.draft_tokens / step.drafts);
+  }
   return answers;
 }
 
@@ -221,7 +226,7 @@ TEST(Identity, DraftersOfOtherFamilies) {
 // Layers with states: the target's go back where drafts are refused, and a draft model's never have
 // to, also where its drafts are a tree, which is computed once more at each level. Answers are long
 // enough that both move. A draft model that is the target is right in all that a chain says; it is
-// in the same of a tree.
+// in the same of a tree, whose side branches are drafted and computed to their ends.
 TEST(Identity, DraftersOfModelsWithStates) {
   constexpr int kTokens = 60;
   const std::string tree =
@@ -248,14 +253,17 @@ TEST(Identity, DraftersOfModelsWithStates) {
     if (has_module) all.push_back(R"({"method":"mtp","num_speculative_tokens":3})");
     const Answers plain = answers(model, "", 0, kTokens);
     std::map<std::string, int64_t> accepted;
+    std::map<std::string, int> nodes;
     for (const std::string& config : all) {
       const Answers drafted = answers(model, config, 0, kTokens);
       EXPECT_EQ(std::ssize(drafted.of), prompts()) << family << " " << config;
       EXPECT_EQ(differences(plain, drafted), 0) << family << " " << config;
       accepted[config] = drafted.accepted;
+      nodes[config] = drafted.nodes;
     }
     EXPECT_GT(accepted.at(all[1]), 0) << family << ": a drafter that is the target";
     EXPECT_GE(accepted.at(all[2]), accepted.at(all[1])) << family << ": and its trees";
+    EXPECT_GT(nodes.at(all[2]), 9) << family << ": more than trunks and the tokens beside them";
     EXPECT_GT(differences(plain, answers(model, "", 1, kTokens)), 0) << "the control: another seed";
     std::filesystem::remove_all(directory);
   }

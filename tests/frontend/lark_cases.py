@@ -6,6 +6,7 @@ Every case is a grammar with texts that follow it and texts that do not, or a pa
 random answers. Where the package lark is installed, its Earley parser with the lexer that tries every length of a terminal is the
 witness of both."""
 import json
+import pathlib
 import re
 import subprocess
 import sys
@@ -16,26 +17,7 @@ except ImportError:
     lark = None
 
 # The grammar that Codex sends with its tool apply_patch.
-PATCH = r"""start: begin_patch hunk+ end_patch
-begin_patch: "*** Begin Patch" LF
-end_patch: "*** End Patch" LF?
-
-hunk: add_hunk | delete_hunk | update_hunk
-add_hunk: "*** Add File: " filename LF add_line+
-delete_hunk: "*** Delete File: " filename LF
-update_hunk: "*** Update File: " filename LF change_move? change?
-
-filename: /(.+)/
-add_line: "+" /(.*)/ LF -> line
-
-change_move: "*** Move to: " filename LF
-change: (change_context | change_line)+ eof_line?
-change_context: ("@@" | "@@ " /(.+)/) LF
-change_line: ("+" | "-" | " ") /(.*)/ LF
-eof_line: "*** End of File" LF
-
-%import common.LF
-"""
+PATCH = (pathlib.Path(__file__).resolve().parents[1] / "data/apply_patch.lark").read_text()
 ADD = "*** Begin Patch\n*** Add File: a.py\n+import os\n+\n+print(\"\\n\")\n*** End Patch"
 EDIT = "*** Begin Patch\n*** Update File: a/ü.txt\n*** Move to: b.txt\n@@ def f():\n-x = 1\n+x = 2\n y\n@@\n+z\n*** End of File\n*** End Patch\n"
 DELETE = "*** Begin Patch\n*** Delete File: a\n*** Delete File: b\n*** End Patch\n"

@@ -35,22 +35,7 @@ TEXTS = SHOWING.replace("c.function | tojson", "c.function.name + c.function.arg
 PARAMETERS = {"type": "object", "properties": {"path": {"type": "string"}}, "required": ["path"]}
 NAMES = ("list", "read", "edit", "done")
 # The grammar of Codex's tool apply_patch, and the same as a regular expression.
-PATCH = r"""start: begin_patch hunk+ end_patch
-begin_patch: "*** Begin Patch" LF
-end_patch: "*** End Patch" LF?
-hunk: add_hunk | delete_hunk | update_hunk
-add_hunk: "*** Add File: " filename LF add_line+
-delete_hunk: "*** Delete File: " filename LF
-update_hunk: "*** Update File: " filename LF change_move? change?
-filename: /(.+)/
-add_line: "+" /(.*)/ LF -> line
-change_move: "*** Move to: " filename LF
-change: (change_context | change_line)+ eof_line?
-change_context: ("@@" | "@@ " /(.+)/) LF
-change_line: ("+" | "-" | " ") /(.*)/ LF
-eof_line: "*** End of File" LF
-%import common.LF
-"""
+PATCH = (pathlib.Path(__file__).resolve().parents[1] / "data/apply_patch.lark").read_text()
 PATCHED = (r"\A\*\*\* Begin Patch\n(\*\*\* Add File: .+\n(\+.*\n)+|\*\*\* Delete File: .+\n|\*\*\* Update File: .+\n(\*\*\* Move to: .+\n)?"
            r"((@@( .+)?\n|[-+ ].*\n)+(\*\*\* End of File\n)?)?)+\*\*\* End Patch\n?\Z")
 

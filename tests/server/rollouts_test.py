@@ -132,6 +132,20 @@ class Rollouts(unittest.TestCase):
         self.plain()
         self.assertEqual(self.headers["X-Weight-Version"], "17")
 
+    def test_who_is_late_holds_its_place_while_it_waits(self):
+        """A request whose time has passed waits for the end of a pause all the same: only then is there room for another."""
+        served = self.serve("one", "--api-key", "k", "--max-queued-requests", "1")
+        self.addCleanup(served.stop)
+        key = {"Authorization": "Bearer k"}
+
+        def status(**headers):
+            return served.ask("POST", "/v1/completions", {"prompt": "a", "max_tokens": 1}, {**key, **headers})[0]
+        self.assertEqual(served.ask("POST", "/pause?mode=wait", {}, key)[0], 200)
+        late = {"X-Request-Timeout": "0.05"}
+        self.assertEqual([status(**late), status(**late)], [504, 429])
+        self.assertEqual(served.ask("POST", "/resume", {}, key)[0], 200)
+        served.wait_until(lambda: status() == 200)
+
     def test_vllms_weight_transfer(self):
         self.ask("/init_weight_transfer_engine", {"init_info": {}})
         self.ask("/pause?mode=wait")

@@ -70,7 +70,7 @@ SinglePlan plan_single(const AttentionParams& p, const Execution& on, bool by_co
   const int blocks = goes_together ? static_cast<int>(units) * kShortPieces
                                    : kRoom / (S::bytes(stages) + kOfBlock) * multiprocessors;
   const int chunks = merges_apart ? static_cast<int>((3 * multiprocessors + units - 1) / units) : 1;
-  // What pieces cost beside their splits, in splits, is measured (cuda_bench ragged).
+  // The costs of pieces beside their splits, in splits, are measured (cuda_bench ragged).
   const SingleWork work = {.query_blocks = query_blocks,
                            .stages = stages,
                            .by_count = by_count,

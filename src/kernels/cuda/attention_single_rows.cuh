@@ -1,5 +1,5 @@
-// What the threads of attention of single rows do beside attending (attention_single.cuh): fetching
-// keys and values, rotating queries, keeping a new key and value, merging what is left to a block.
+// Attention of single rows beside attending itself (attention_single.cuh): fetching keys and
+// values, rotating queries, keeping a new key and value, merging what is left to a block.
 #pragma once
 
 #include "kernels/cuda/attention_merge.cuh"
@@ -51,7 +51,7 @@ __device__ void fetch(const AttentionParams& p, const CUtensorMap& keys, const C
   const int first_page = first_slot(p, t) / slots, last_page = p.positions[t] / slots;
   const auto number = [&](int page) { return blocks[min(max(page, first_page), last_page)]; };
   int now = 0, next = number(begin * per_split + lane);
-  // Of what is made bf16 of a cache in 8 bits the kernel before has written all slots.
+  // The kernel before has written all slots of what is made bf16 of a cache in 8 bits.
   const int64_t old_slots = p.kv.stored.data && !Rows::kIsStored ? 0 : p.positions[t] - p.rows + 1;
   bool is_early = true;
   for (int split = begin; split < end; ++split) {
