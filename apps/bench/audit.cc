@@ -12,6 +12,7 @@
 #include "audit_trainer.h"
 #include "base/error.h"
 #include "base/timer.h"
+#include "cli/help_format.h"
 
 namespace invar::cli {
 
@@ -294,6 +295,10 @@ void add_audit(CLI::App& app, Action& action) {
       ->check(CLI::Range(1, 4096))
       ->capture_default_str();
   command->add_option("--only-answers", flags->only_answers)->group("");  // for the second process
+  show_first(*command, {{"What is checked",
+                         {"--full", "--completions", "--trainer", "--against", "--texts",
+                          "--load-format", "--json"}},
+                        {"Speed", {"--device", "--threads", "--tensor-parallel-size"}}});
   command->callback([&action, flags] { action = [flags] { return run_audit(*flags); }; });
 }
 

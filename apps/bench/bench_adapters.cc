@@ -4,6 +4,7 @@
 #include "base/timer.h"
 #include "bench_prompt.h"
 #include "cli/command.h"
+#include "cli/help_format.h"
 #include "made_adapters.h"
 #include "median.h"
 #include "weights/lora_adapter.h"
@@ -118,6 +119,10 @@ void add_bench_adapters(CLI::App& bench, Action& action) {
   command->add_option("--rounds", flags->rounds, "Rounds; the medians are shown")
       ->check(CLI::Range(1, 1000))
       ->capture_default_str();
+  show_first(*command,
+             {{"What is measured", {"--batches", "--adapters", "--rank", "--rounds"}},
+              {"Model and machine",
+               {"--load-format", "--device", "--threads", "--tensor-parallel-size", "--json"}}});
   command->callback([&action, flags] { action = [flags] { return run_adapter_bench(*flags); }; });
 }
 

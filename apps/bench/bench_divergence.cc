@@ -12,6 +12,7 @@
 
 #include "base/error.h"
 #include "base/json.h"
+#include "cli/help_format.h"
 
 namespace invar::cli {
 
@@ -251,6 +252,12 @@ void add_bench_divergence(CLI::App& bench, Action& action) {
       ->capture_default_str();
   auto over = std::make_shared<RankDivergence>();
   add_rank_divergence_flags(*command, *over);
+  show_first(*command,
+             {{"What is measured",
+               {"--completions", "--tokens", "--prompt-tokens", "--max-num-seqs", "--seed",
+                "--over-ranks"}},
+              {"Model and machine",
+               {"--load-format", "--device", "--threads", "--tensor-parallel-size", "--json"}}});
   command->callback([&action, flags, over] {
     action = [flags, over] {
       use_made_model(flags->model, "tiny");

@@ -6,6 +6,7 @@
 
 #include "base/atomic_file.h"
 #include "base/error.h"
+#include "cli/help_format.h"
 #include "cli/switch_flag.h"
 #include "load_bench.h"
 #include "workload/metrics_store.h"
@@ -158,6 +159,30 @@ int run_bench_load(BenchLoadFlags flags) {
   return 0;
 }
 
+// How the clock "model" knows what steps cost.
+void add_cost_flags(CLI::App& command, BenchLoadFlags& flags) {
+  command
+      .add_flag(
+          "--check-cost,!--no-check-cost", flags.check_cost,
+          "Try the cost model at three rates beside the clock; where it is more than 10 % off, "
+          "search on the clock instead")
+      ->default_str("true");
+  command
+      .add_option("--cost-seconds", flags.cost_seconds,
+                  "Seconds, at most, to measure each kind of steps for the cost model")
+      ->capture_default_str();
+  command
+      .add_option("--check-rates", flags.check_rates,
+                  "Rates of that check, requests per second (default: 0.5, 0.75 and 0.9 of the "
+                  "first policy's capacity); with a rate for the runs the first policy is checked")
+      ->delimiter(',');
+  command.add_option("--save-cost", flags.save_cost,
+                     "File for what was measured: steps, and the runs of the check");
+  command.add_option("--cost", flags.cost,
+                     "File of --save-cost, in the place of measuring; with --clock model nothing "
+                     "is computed and no device is needed");
+}
+
 }  // namespace
 
 void add_bench_load(CLI::App& bench, Action& action) {
@@ -181,26 +206,7 @@ void add_bench_load(CLI::App& bench, Action& action) {
           "5 and 25 times a step of 32 sequences that decode behind 4096 tokens (default: "
           "the load's own)")
       ->delimiter(',');
-  command
-      ->add_flag(
-          "--check-cost,!--no-check-cost", flags->check_cost,
-          "Try the cost model at three rates beside the clock; where it is more than 10 % off, "
-          "search on the clock instead")
-      ->default_str("true");
-  command
-      ->add_option("--cost-seconds", flags->cost_seconds,
-                   "Seconds, at most, to measure each kind of steps for the cost model")
-      ->capture_default_str();
-  command
-      ->add_option("--check-rates", flags->check_rates,
-                   "Rates of that check, requests per second (default: 0.5, 0.75 and 0.9 of the "
-                   "first policy's capacity); with a rate for the runs the first policy is checked")
-      ->delimiter(',');
-  command->add_option("--save-cost", flags->save_cost,
-                      "File for what was measured: steps, and the runs of the check");
-  command->add_option("--cost", flags->cost,
-                      "File of --save-cost, in the place of measuring; with --clock model nothing "
-                      "is computed and no device is needed");
+  add_cost_flags(*command, *flags);
   command->add_option("--run-seconds", flags->run_seconds,
                       "Seconds in which the requests of a run on the clock arrive, at most, while "
                       "capacities are searched and checked; 0 means the load's own number");
@@ -218,6 +224,12 @@ void add_bench_load(CLI::App& bench, Action& action) {
       "--metrics", flags->metrics,
       "Directory for metrics: for each policy CSV by request, by step and over time, "
       "and plots");
+  show_first(*command,
+             {{"What is measured",
+               {"--policies", "--rate", "--requests", "--clock", "--slo", "--trace", "--report",
+                "--metrics"}},
+              {"Model and machine",
+               {"--load-format", "--device", "--threads", "--tensor-parallel-size", "--json"}}});
   command->callback([&action, flags] { action = [flags] { return run_bench_load(*flags); }; });
 }
 

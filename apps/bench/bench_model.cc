@@ -8,6 +8,7 @@
 #include "base/error.h"
 #include "base/timer.h"
 #include "bench_model.h"
+#include "cli/help_format.h"
 #include "cli/switch_flag.h"
 #include "kernels/peaks.h"
 #include "median.h"
@@ -229,6 +230,29 @@ int run_bench(ModelBenchFlags flags) {
   return 0;
 }
 
+// Single steps that are measured in the place of decode and prefill.
+void add_step_flags(CLI::App& command, StepFlags& steps) {
+  command.add_flag("--ragged", steps.ragged,
+                   "Instead: steps of sequences of unequal contexts beside even ones");
+  command.add_option("--mean", steps.mean, "With --ragged: tokens of a context in the mean")
+      ->capture_default_str();
+  command
+      .add_option("--contexts", steps.contexts,
+                  "Instead: a step of sequences with these contexts beside an even one")
+      ->delimiter(',');
+  command
+      .add_option(
+          "--mixed", steps.mixed,
+          "Instead: by parts, a step of so many ROWS of a prompt and DECODES sequences that "
+          "decode, all behind CONTEXT tokens")
+      ->delimiter(',');
+  command
+      .add_option("--shared", steps.shared,
+                  "Instead: a step of so many SEQUENCES that decode behind a PREFIX of tokens that "
+                  "they share and OWN tokens each, beside one in which each has the prefix itself")
+      ->delimiter(',');
+}
+
 }  // namespace
 
 void add_bench_model(CLI::App& bench, Action& action) {
@@ -265,30 +289,17 @@ void add_bench_model(CLI::App& bench, Action& action) {
                    "With --sweep: prompt lengths, in tokens; above 8192 in chunks of as many")
       ->delimiter(',');
   command->add_flag("--alone", flags->alone, "With --sweep: leave out the baseline");
-  command->add_flag("--ragged", flags->steps.ragged,
-                    "Instead: steps of sequences of unequal contexts beside even ones");
-  command->add_option("--mean", flags->steps.mean, "With --ragged: tokens of a context in the mean")
-      ->capture_default_str();
-  command
-      ->add_option("--contexts", flags->steps.contexts,
-                   "Instead: a step of sequences with these contexts beside an even one")
-      ->delimiter(',');
-  command
-      ->add_option(
-          "--mixed", flags->steps.mixed,
-          "Instead: by parts, a step of so many ROWS of a prompt and DECODES sequences that "
-          "decode, all behind CONTEXT tokens")
-      ->delimiter(',');
-  command
-      ->add_option(
-          "--shared", flags->steps.shared,
-          "Instead: a step of so many SEQUENCES that decode behind a PREFIX of tokens that "
-          "they share and OWN tokens each, beside one in which each has the prefix itself")
-      ->delimiter(',');
+  add_step_flags(*command, flags->steps);
   command->add_option("--rounds", flags->rounds, "Rounds; the medians are shown")
       ->capture_default_str();
   command->add_option("--limit-mib", flags->limit_mib, "MiB to read when measuring the bandwidth")
       ->capture_default_str();
+  show_first(*command,
+             {{"What is measured",
+               {"--against-control", "--sweep", "--batches", "--prompts", "--scaling", "--profile",
+                "--rounds"}},
+              {"Model and machine",
+               {"--load-format", "--device", "--threads", "--tensor-parallel-size", "--json"}}});
   command->callback([&action, flags] { action = [flags] { return run_bench(*flags); }; });
 }
 

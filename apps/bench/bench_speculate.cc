@@ -5,6 +5,7 @@
 
 #include "base/atomic_file.h"
 #include "base/error.h"
+#include "cli/help_format.h"
 #include "kernels/peaks.h"
 #include "median.h"
 #include "speculate_host_time.h"
@@ -322,6 +323,12 @@ void add_bench_speculate(CLI::App& bench, Action& action) {
                    "Instead: the time between tokens of so many sequences without drafts, beside "
                    "--batches sequences with drafts")
       ->check(CLI::Range(0, 256));
+  show_first(*command,
+             {{"What is measured",
+               {"--speculative-config", "--tasks", "--batches", "--tokens", "--temperature",
+                "--rounds", "--html"}},
+              {"Model and machine",
+               {"--load-format", "--device", "--threads", "--tensor-parallel-size", "--json"}}});
   command->callback([&action, flags] { action = [flags] { return run_bench_speculate(*flags); }; });
 }
 

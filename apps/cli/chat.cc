@@ -14,6 +14,7 @@
 #include "frontend/chat_template.h"
 #include "frontend/text_engine.h"
 #include "frontend/thoughts.h"
+#include "help_format.h"
 #include "line_reader.h"
 #include "model_sampling.h"
 #include "sampling/stop_strings.h"
@@ -380,6 +381,10 @@ void add_chat(CLI::App& app, Action& action) {
                     "context");
   command->add_flag("--ignore-eos", flags->params.ignore_eos,
                     "Continue after end-of-sequence tokens");
+  show_first(*command, {{"Conversation", {"--system", "--max-tokens", "--stop", "--context-shift"}},
+                        {"Sampling", {"--temperature", "--top-p", "--top-k", "--seed"}},
+                        {"Speed and memory",
+                         {"--device", "--threads", "--tensor-parallel-size", "--max-model-len"}}});
   command->callback([&action, flags, command] {
     flags->has_length = command->count("--max-tokens") > 0;
     flags->named = named_options(*command);

@@ -6,6 +6,7 @@
 
 #include "base/error.h"
 #include "command.h"
+#include "help_format.h"
 #include "number_flags.h"
 #include "train/corpus/corpus.h"
 
@@ -188,6 +189,9 @@ void add_evaluate(CLI::App& app, Action& action) {
   command->add_option("--stories", flags->stories, "Number of stories to sample at temperature 1")
       ->check(at_least(1))
       ->capture_default_str();
+  show_first(*command, {{"What is asked", {"--corpus-seed", "--documents", "--stories"}},
+                        {"Speed and memory",
+                         {"--device", "--threads", "--tensor-parallel-size", "--max-model-len"}}});
   command->callback([&action, flags] { action = [flags] { return run_evaluate(*flags); }; });
 }
 

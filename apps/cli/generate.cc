@@ -17,6 +17,7 @@
 #include "frontend/constraint_compiler.h"
 #include "frontend/openai.h"
 #include "frontend/text_engine.h"
+#include "help_format.h"
 #include "model_sampling.h"
 #include "session/adapter.h"
 #include "session/sampling_defaults.h"
@@ -358,6 +359,12 @@ void add_generate(CLI::App& app, Action& action) {
       ->add_option("--trace-values", flags->trace_values_mib,
                    "MiB of values to record; beyond that, only hashes")
       ->capture_default_str();
+  show_first(*command, {{"Prompt and answer",
+                         {"--prompt", "--input", "--output", "--max-tokens", "--stop",
+                          "--guided-json", "--lora", "--json"}},
+                        {"Sampling", {"--temperature", "--top-p", "--top-k", "--seed"}},
+                        {"Speed and memory",
+                         {"--device", "--threads", "--tensor-parallel-size", "--max-model-len"}}});
   command->callback([&action, flags, command] {
     flags->has_length = command->count("--max-tokens") > 0;
     flags->named = named_options(*command);

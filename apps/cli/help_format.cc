@@ -29,8 +29,12 @@ std::string limits(std::string check) {
   return " (" + check.substr(open + 1, check.rfind(']') - open - 1) + ")";
 }
 
+constexpr const char* kOthers = "Options";  // CLI11's group of options that were put into none
+
 class HelpFormat : public CLI::Formatter {
  public:
+  explicit HelpFormat(std::vector<HelpGroup> groups = {}) : groups_(std::move(groups)) {}
+
   // CLI11 shows the value that --no-NAME stands for: "--no-NAME{false}".
   std::string make_option_name(const CLI::Option* option, bool is_positional) const override {
     return without(CLI::Formatter::make_option_name(option, is_positional), "{false}");
@@ -59,29 +63,31 @@ class HelpFormat : public CLI::Formatter {
     return out.str();
   }
 
-  // A command with many options shows the ones that people need, and says where the others are.
+  // A command with groups shows them alone, and says where the other options are.
   std::string make_help(const CLI::App* app, std::string name,
                         CLI::AppFormatMode mode) const override {
-    const auto is_shown = [](const CLI::Option* one) {
-      return one->nonpositional() && !one->get_group().empty();
-    };
-    const auto all = app->get_options(is_shown);
-    const bool has_first = std::ranges::any_of(
-        all, [](const CLI::Option* one) { return one->get_group() == kMostUsed; });
-    is_short_ = has_first && mode == CLI::AppFormatMode::Normal;
-    std::string text = CLI::Formatter::make_help(app, std::move(name), mode);
-    if (std::exchange(is_short_, false))
-      text += fmt::format("\n--help-all lists all {} options.\n", all.size());
-    return text;
-  }
-
-  std::string make_group(std::string group, bool is_positional,
-                         std::vector<const CLI::Option*> options) const override {
-    if (is_short_ && !is_positional && group != kMostUsed) return {};
-    return CLI::Formatter::make_group(std::move(group), is_positional, std::move(options));
+    if (groups_.empty()) return CLI::Formatter::make_help(app, std::move(name), mode);
+    std::string text =
+        make_description(app) + make_usage(app, std::move(name)) + make_positionals(app);
+    for (const HelpGroup& group : groups_) {
+      std::vector<const CLI::Option*> options;
+      for (const char* option : group.options) options.push_back(app->get_option(option));
+      text += make_group(group.title, false, std::move(options));
+    }
+    if (mode == CLI::AppFormatMode::All) text += make_group("Other options", false, others(app));
+    if (const std::string footer = make_footer(app); !footer.empty()) text += "\n" + footer;
+    if (mode == CLI::AppFormatMode::All) return text;
+    const auto all = app->get_options(
+        [](const CLI::Option* one) { return one->nonpositional() && !one->get_group().empty(); });
+    return text + fmt::format("\n--help-all lists all {} options.\n", all.size());
   }
 
  private:
+  static std::vector<const CLI::Option*> others(const CLI::App* app) {
+    return app->get_options(
+        [](const CLI::Option* one) { return one->nonpositional() && one->get_group() == kOthers; });
+  }
+
   // For the right column.
   std::string wrapped(const std::string& text) const {
     const int columns = std::clamp(terminal_columns(), 80, 120);
@@ -90,7 +96,7 @@ class HelpFormat : public CLI::Formatter {
     return most + wrap.finish();
   }
 
-  mutable bool is_short_ = false;  // while a short help is made
+  std::vector<HelpGroup> groups_;  // that a short help has
 };
 
 }  // namespace
@@ -99,10 +105,11 @@ std::shared_ptr<CLI::Formatter> help_format() {
   return std::make_shared<HelpFormat>();
 }
 
-void show_first(CLI::App& command, std::initializer_list<const char*> names) {
+void show_first(CLI::App& command, const std::vector<HelpGroup>& groups) {
   command.set_help_all_flag("--help-all", "Print all options");
-  for (const char* name : names) command.get_option(name)->group(kMostUsed);
-  command.get_option("--help-all")->group(kMostUsed);
+  for (const HelpGroup& group : groups)
+    for (const char* name : group.options) command.get_option(name)->group(group.title);
+  command.formatter(std::make_shared<HelpFormat>(groups));
 }
 
 }  // namespace invar::cli

@@ -4,15 +4,19 @@
 #include <CLI/CLI.hpp>
 
 #include <memory>
+#include <vector>
 
 namespace invar::cli {
 
-// The one group that --help shows of a command with many options; --help-all shows all of them.
-inline constexpr const char* kMostUsed = "Options that most people need";
-
 std::shared_ptr<CLI::Formatter> help_format();
 
-// Puts the named options into that group.
-void show_first(CLI::App& command, std::initializer_list<const char*> names);
+// Options that a help shows together, under a title.
+struct HelpGroup {
+  const char* title;
+  std::vector<const char*> options;
+};
+
+// For a command with many options: --help shows these groups alone, --help-all all options.
+void show_first(CLI::App& command, const std::vector<HelpGroup>& groups);
 
 }  // namespace invar::cli

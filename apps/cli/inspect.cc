@@ -9,6 +9,7 @@
 #include "engine/model_description.h"
 #include "engine/model_size.h"
 #include "engine/specification.h"
+#include "help_format.h"
 #include "kv/sequence_store.h"
 #include "session/sampling_defaults.h"
 
@@ -174,6 +175,10 @@ void add_inspect(CLI::App& app, Action& action) {
   command->add_option("--max-num-seqs", flags->batch, "Sequences at the same time")
       ->check(CLI::Range(1, 1 << 20))
       ->capture_default_str();
+  show_first(*command, {{"What is shown",
+                         {"--max-model-len", "--max-num-seqs", "--weights", "--kv-cache-dtype",
+                          "--load-format", "--digest", "--json"}},
+                        {"Machine", {"--device", "--tensor-parallel-size"}}});
   command->callback([&action, flags] { action = [flags] { return run_inspect(*flags); }; });
 }
 

@@ -4,6 +4,7 @@
 #include "base/error.h"
 #include "command.h"
 #include "frontend/text_engine.h"
+#include "help_format.h"
 
 namespace invar::cli {
 
@@ -74,6 +75,9 @@ void add_score(CLI::App& app, Action& action) {
   command->add_option("--text", flags->text, "Text to score");
   command->add_option("--tokens", flags->tokens, "Token ids to score, separated by commas")
       ->delimiter(',');
+  show_first(*command, {{"Text", {"--text", "--tokens", "--json"}},
+                        {"Speed and memory",
+                         {"--device", "--threads", "--tensor-parallel-size", "--max-model-len"}}});
   command->callback([&action, flags] { action = [flags] { return run_score(*flags); }; });
 }
 

@@ -358,9 +358,11 @@ void add_serve_flags(CLI::App& command, ServeFlags& flags) {
   add_trainer_flags(command, flags);
   add_record_flags(command, flags);
   refuse_foreign_flags(command);
-  show_first(command,
-             {"--host", "--port", "--api-key", "--served-model-name", "--max-model-len", "--device",
-              "--threads", "--tensor-parallel-size", "--max-num-seqs", "--journal"});
+  show_first(
+      command,
+      {{"Clients", {"--host", "--port", "--api-key", "--served-model-name", "--journal"}},
+       {"Speed and memory",
+        {"--device", "--threads", "--tensor-parallel-size", "--max-num-seqs", "--max-model-len"}}});
   using namespace openai;
   command.footer(fmt::format(
       "A request may have {} fields, {} stop strings of {} bytes, {} stop_token_ids,\n"

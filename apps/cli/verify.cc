@@ -10,6 +10,7 @@
 #include "base/timer.h"
 #include "command.h"
 #include "frontend/text_engine.h"
+#include "help_format.h"
 #include "number_flags.h"
 #include "session/adapter.h"
 #include "session/served_answer.h"
@@ -261,6 +262,10 @@ void add_verify(CLI::App& app, Action& action) {
       "The adapter that the answer was made with, a directory or a GGUF file, if it had one");
   command->add_flag("--time-generation", flags->generates,
                     "Also generate the answer at batch 1 and compare the times");
+  show_first(*command,
+             {{"What is checked",
+               {"--request", "--prefix", "--public-key", "--no-signature", "--lora", "--json"}},
+              {"Speed", {"--device", "--threads", "--tensor-parallel-size"}}});
   command->callback([&action, flags, command] {
     flags->own_arithmetic = command->count("--arith") > 0;
     flags->own_weights = command->count("--weights") > 0;
