@@ -2,6 +2,8 @@
 """The page at / as someone uses it, in Chromium. Usage: page_test.py INVAR [--pictures DIRECTORY] [unittest arguments]
 
 Exits with 77 where Chromium, its driver or Selenium are not installed."""
+import base64
+import hashlib
 import json
 import pathlib
 import re
@@ -42,7 +44,11 @@ class PageTest(StoryTest):
     def test_weight_paint_and_nothing_from_outside(self):
         status, headers, page = self.server.ask("GET", "/")
         self.assertEqual(status, 200)
-        self.assertEqual(headers["Content-Security-Policy"], POLICY)
+        # The style stands in the page, and the policy allows this one by its hash.
+        style = re.search(rb"<style>(.*?)</style>", page, re.S)[1]
+        own = base64.b64encode(hashlib.sha256(style).digest()).decode()
+        self.assertEqual(headers["Content-Security-Policy"], POLICY.replace("style-src 'self'", f"style-src 'self' 'sha256-{own}'"))
+        self.assertEqual(self.server.ask("GET", "/docs")[1]["Content-Security-Policy"], POLICY)
         self.assertNotIn("unsafe", POLICY)
         self.assertEqual(headers["X-DNS-Prefetch-Control"], "off")
         names = self.run_js("return performance.getEntriesByType('resource').map((e) => new URL(e.name)).filter((u) => u.pathname.startsWith('/page/')).map((u) => u.pathname)")

@@ -11,7 +11,7 @@ import time
 HERE = pathlib.Path(__file__).parent
 PAGE = pathlib.Path(__file__).parents[2] / "src/server/page"
 TYPES = {".html": "text/html; charset=utf-8", ".css": "text/css; charset=utf-8", ".js": "text/javascript; charset=utf-8", ".mjs": "text/javascript; charset=utf-8", ".svg": "image/svg+xml", ".json": "application/json"}
-# As page.cc has it; `page_test.py` compares it with the program's.
+# As page.cc has it where no style stands in the document; `page_test.py` compares it with the program's.
 POLICY = ("default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; "
           "img-src 'self' data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'")
 ENGINE = {"models": ["scripted"], "identity": "invar-1/portable/bf16/row8.8", "weights": "0" * 64, "system_fingerprint": "invar-1/portable/bf16/row8.8-0123456789abcdef",

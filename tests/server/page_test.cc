@@ -23,13 +23,26 @@ TEST(Page, HasTheFilesThatItNames) {
   EXPECT_GT(count, 0u);
 }
 
-// The files that a browser loads for the page; the API's reference is another page.
+// The files that a browser loads for the page, which has its style within; the API's reference is
+// another page.
 TEST(Page, WeighsLessThan150Kilobytes) {
   size_t bytes = 0;
   for (const PageFile& file : page_files())
-    if (!file.name.starts_with("docs.") && file.name != "openapi.json") bytes += file.bytes.size();
+    if (!file.name.starts_with("docs.") && file.name != "openapi.json" && file.name != "style.css")
+      bytes += file.bytes.size();
   EXPECT_GT(bytes, 50'000u);
   EXPECT_LE(bytes, 150'000u);
+}
+
+// A browser paints nothing before it has the style: no second request for it.
+TEST(Page, HasItsStyleWithin) {
+  std::string_view page, style;
+  for (const PageFile& file : page_files()) {
+    if (file.name == "index.html") page = file.bytes;
+    if (file.name == "style.css") style = file.bytes;
+  }
+  EXPECT_EQ(page.find("rel=\"stylesheet\""), page.npos);
+  EXPECT_NE(page.find("<style>" + std::string(style) + "</style>"), page.npos);
 }
 
 // Its comments are for readers of the source.
