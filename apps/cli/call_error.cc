@@ -40,10 +40,23 @@ std::string nearest_option(const CLI::App& command, std::string_view word) {
   return nearest.empty() ? nearest : "--" + nearest;
 }
 
-// The subcommand of `command` that `word` is a misspelling of, or nothing.
+// What Ollama, vLLM and llama.cpp call a subcommand of this program.
+struct ForeignName {
+  std::string_view theirs, ours;
+};
+constexpr ForeignName kForeignNames[] = {{"run", "chat"},          {"show", "inspect"},
+                                         {"ls", "list"},           {"download", "pull"},
+                                         {"create", "convert"},    {"quantize", "convert"},
+                                         {"complete", "generate"}, {"run-batch", "generate"}};
+
+// The subcommand of `command` that `word` is a misspelling of, or another program's word for, or
+// nothing.
 std::string nearest_subcommand(const CLI::App& command, const std::string& word) {
+  const auto foreign = std::ranges::find(kForeignNames, word, &ForeignName::theirs);
+  if (!command.get_parent() && foreign != std::end(kForeignNames))
+    return std::string(foreign->ours);
   std::string nearest;
-  size_t least = std::max<size_t>(2, word.size() / 3) + 1;
+  size_t least = std::max<size_t>(1, word.size() / 3) + 1;  // "run" is no misspelling of rm
   for (const CLI::App* one : command.get_subcommands([](const CLI::App*) { return true; }))
     if (const size_t d = distance(word, one->get_name()); !one->get_group().empty() && d < least)
       least = d, nearest = one->get_name();

@@ -97,8 +97,14 @@ void add_convert(CLI::App& app, Action& action) {
   command->add_flag("--fp8-row", flags->fp8_row,
                     "The same with a scale for each output, which --weights fp8-row multiplies as "
                     "such; of a bf16 model that makes the same numbers itself");
-  command->add_option("--gguf", flags->gguf,
-                      "A GGUF file whose matrices are of this type: bf16, q8_0, q4_0 or q4_k");
+  // A directory behind --gguf, as with other programs' convert, would be its type, and TO missing.
+  command
+      ->add_option("--gguf", flags->gguf,
+                   "A GGUF file whose matrices are of this type: bf16, q8_0, q4_0 or q4_k")
+      ->check([](const std::string& name) {
+        gguf_type(name);
+        return std::string();
+      });
   command->add_option("--merge-lora", flags->adapter,
                       "The model with this adapter, as PEFT saves it, added to its weights: "
                       "another model, without the bits of the adapter beside the model");

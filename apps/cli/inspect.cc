@@ -2,6 +2,8 @@
 // No weight is read, but for what --digest and drafts ask.
 #include <fmt/format.h>
 
+#include <filesystem>
+
 #include "base/json.h"
 #include "command.h"
 #include "device/cuda_device.h"
@@ -11,6 +13,7 @@
 #include "engine/specification.h"
 #include "help_format.h"
 #include "kv/sequence_store.h"
+#include "model/families/presets.h"
 #include "session/sampling_defaults.h"
 
 namespace invar::cli {
@@ -144,7 +147,16 @@ std::string shown(const std::string& key, const json::Value& value) {
                       : fmt::format("{} ({:.2f} GiB)", text, bytes / kGiB);
 }
 
-int run_inspect(const InspectFlags& flags) {
+// A preset has no weights to read: its name alone says all.
+void take_preset(ModelOptions& options) {
+  std::error_code ignored;
+  if (options.load_format == "auto" && is_preset(options.model) &&
+      !std::filesystem::exists(options.model, ignored))
+    options.load_format = "dummy:1";
+}
+
+int run_inspect(InspectFlags flags) {
+  take_preset(flags.model.options);
   json::Value report = describe(flags);
   describe_loaded(flags, report);
   if (flags.model.json) {

@@ -34,6 +34,19 @@ void understand_help(Words& words) {
   words.emplace_back("--help");
 }
 
+// A command of few options shows all of them by --help.
+void understand_help_all(const CLI::App& app, Words& words) {
+  const CLI::App* command = &app;
+  for (const std::string& word : words) {
+    const auto inner =
+        command->get_subcommands([&](const CLI::App* one) { return one->get_name() == word; });
+    if (inner.empty()) break;
+    command = inner.front();
+  }
+  if (!command->get_help_all_ptr())
+    std::ranges::replace(words, std::string("--help-all"), std::string("--help"));
+}
+
 int run(Words words) {
   using namespace invar::cli;
   CLI::App app{
@@ -71,6 +84,7 @@ int run(Words words) {
 #endif
   check_numbers(app);
   understand_help(words);
+  understand_help_all(app, words);
   rename_llama_flags(words);
   std::ranges::reverse(words);  // as CLI11 takes them
   try {

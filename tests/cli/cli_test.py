@@ -106,6 +106,7 @@ class Help(CliTest):
             with self.subTest(words=words):
                 self.assertLessEqual(len(short.splitlines()), 60)
                 if "--help-all" not in short:
+                    self.assertEqual(self.succeed(*words, "--help-all").decode(), short)
                     continue
                 short_ones.add(" ".join(words))
                 whole = self.succeed(*words, "--help-all").decode()
@@ -139,6 +140,10 @@ class Help(CliTest):
         large = json.loads(self.succeed("inspect", "llama-3.1-8b", "--load-format", "dummy:1", "--json"))
         norms = 2 * 65 * 4096  # f32 in memory
         self.assertEqual((large["parameters"], large["weight_bytes"]), (8030261248, 2 * 8030261248 + norms))
+        named = json.loads(self.succeed("inspect", "llama-3.1-8b", "--json"))  # weights that are not read need no seed
+        moment = "free_memory_bytes"
+        self.assertEqual({**named, moment: 0}, {**large, moment: 0})
+        self.refuse(2, "--load-format dummy:1 makes it", "score", "llama-3.1-8b", "--text", "x")
 
 
     def test_bench_text(self):
@@ -817,6 +822,8 @@ class BadInput(CliTest):
 
     def test_what_is_meant_is_named(self):
         self.refuse(2, 'found "sevre" (did you mean serve?)', "sevre")
+        self.refuse(2, 'found "run" (did you mean chat?)', "run", "model")  # Ollama's word, and no misspelling of rm
+        self.refuse(2, 'found "rum"; see', "rum", "model")
         self.refuse(2, 'to continue that text, say -p "Once upon a time"', "generate", "Once upon a time")
         gguf = self.root / "gguf"
         gguf.mkdir()
@@ -903,6 +910,7 @@ class BadInput(CliTest):
         self.assertEqual((said(loud)["sampling"], said(loud)["sampling_from"]), (plain, "GGUF"))
         (silent / "generation_config.json").unlink()
         self.succeed("convert", silent, file, "--gguf", "q8_0")
+        self.refuse(2, "--gguf: expected bf16, q8_0, q4_0, q4_k, found", "convert", "--gguf", silent, file)
         self.succeed("convert", file, self.root / "silent-twin", "--dequantize")
         self.assertEqual(said(self.root / "silent-twin")["sampling"], family)
         for model in (silent, file):
