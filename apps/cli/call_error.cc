@@ -40,7 +40,7 @@ std::string nearest_option(const CLI::App& command, std::string_view word) {
   return nearest.empty() ? nearest : "--" + nearest;
 }
 
-// What Ollama, vLLM and llama.cpp call a subcommand of this program.
+// A word of Ollama, vLLM or llama.cpp for a subcommand of this program.
 struct ForeignName {
   std::string_view theirs, ours;
 };

@@ -823,7 +823,7 @@ class BadInput(CliTest):
     def test_what_is_meant_is_named(self):
         self.refuse(2, 'found "sevre" (did you mean serve?)', "sevre")
         self.refuse(2, 'found "run" (did you mean chat?)', "run", "model")  # Ollama's word, and no misspelling of rm
-        self.refuse(2, 'found "rum"; see', "rum", "model")
+        self.refuse(2, 'found "rus"; see', "rus", "model")
         self.refuse(2, 'to continue that text, say -p "Once upon a time"', "generate", "Once upon a time")
         gguf = self.root / "gguf"
         gguf.mkdir()
