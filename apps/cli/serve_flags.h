@@ -34,7 +34,7 @@ struct ServeFlags {
   json::Value sampling = json::Object();
   int header_seconds = 10, body_seconds = 30, idle_seconds = 75, write_seconds = 30;
   int comment_seconds = 15;
-  int body_mib = 32, bodies_mib = 64, queued_mib = 256, update_gib = 64;
+  int body_mib = 32, bodies_mib = 48, queued_mib = 256, update_gib = 64;
   std::string journal, journal_sync = "process";
   int journal_max_gib = 8;
   bool journal_accept_loss = false, journal_strict = false, engine_process = false, lab = false;

@@ -16,6 +16,9 @@ bool has_more_values(std::string_view text, size_t most);
 // The same of the names of members, each of which takes more memory than a value.
 bool has_more_names(std::string_view text, size_t most);
 
+// Bytes of memory of a Value of the text, those that malloc adds included. As the others.
+size_t parsed_bytes(std::string_view text);
+
 // Bytes of its texts, names of members included.
 size_t text_bytes(const Value& value);
 

@@ -20,6 +20,8 @@ namespace {
 constexpr int kMaxDepth = 64;
 constexpr size_t kMaxValues = 1 << 20;  // of a body; a prompt has one for each of its ids
 constexpr size_t kMaxNames = 1 << 17;   // of all its objects
+// Its bytes and what its values take; one of long texts takes about twice its bytes.
+constexpr size_t kMaxMemory = 48 << 20;
 
 openai::Endpoint endpoint_of(const std::string& path) {
   if (path == "/v1/responses") return openai::Endpoint::responses;
@@ -98,6 +100,11 @@ json::Value parse_body(const std::string& body) {
   if (json::has_more_names(body, kMaxNames))
     fail_usage("expected at most {} names of members in the body of the request, found more",
                kMaxNames);
+  const size_t bytes = body.size() + json::parsed_bytes(body);
+  const size_t most = std::max(kMaxMemory, body.size() / 2 * 5);
+  if (bytes > most)
+    fail_usage("expected a body whose bytes and values take at most {} bytes, found one of {}",
+               most, bytes);
   return json::parse(body, "the body of the request", {.max_depth = kMaxDepth});
 }
 

@@ -238,7 +238,20 @@ bool Server::ends_forms(const AnswerStream& stream) {
   return streams_.size() == 0 && std::exchange(had_forms_, false);
 }
 
+namespace {
+
+// malloc_trim leaves what a thread has freed at the end of its own heap: freeing a large piece
+// there gives it back.
+void give_back_end() {
+  constexpr size_t kLarge = 256 << 10;  // below M_MMAP_THRESHOLD
+  void* volatile piece = ::malloc(kLarge);
+  ::free(piece);
+}
+
+}  // namespace
+
 void Server::trim_memory() {
+  give_back_end();
   if (trimming_.exchange(true)) return;
   pool_.post({FairPool::Kind::slow, FairPool::kServer}, [this] {
     trimming_ = false;

@@ -93,7 +93,7 @@ struct HttpOptions {
   size_t max_body_bytes = 32 << 20;
   // Memory for all bodies beyond 64 KiB that are read or wait to be understood, counted as twice
   // the bytes that have come; more wait unread. A larger one is read alone.
-  size_t max_bodies_bytes = 64 << 20;
+  size_t max_bodies_bytes = 48 << 20;
   std::chrono::milliseconds header_timeout{10'000};  // from the first byte to the last
   std::chrono::milliseconds body_timeout{30'000};    // for each 64 KiB
   std::chrono::milliseconds idle_timeout{75'000};    // between requests

@@ -114,6 +114,16 @@ TEST(Json, ManyValuesAreSeenBeforeTheyAreRead) {
   EXPECT_FALSE(has_more_names(R"({"a:::":":::"})", 1));
 }
 
+TEST(Json, MemoryOfValuesIsSeenBeforeTheyAreRead) {
+  constexpr size_t kValue = sizeof(Value), kName = sizeof(Member) - kValue, kPiece = 16;
+  EXPECT_EQ(parsed_bytes("7"), kValue);
+  EXPECT_EQ(parsed_bytes("[[], { }]"), 3 * kValue + kPiece);
+  EXPECT_EQ(parsed_bytes("[[1], [2]]"), 5 * kValue + 3 * kPiece);
+  EXPECT_EQ(parsed_bytes(R"({"a,[": "b:\"{", "c": 0})"), 3 * kValue + 2 * kName + kPiece);
+  EXPECT_EQ(parsed_bytes("\"" + std::string(100, 'x') + "\""), kValue + kPiece + 100);
+  EXPECT_EQ(parsed_bytes("\"never closed\\"), kValue);
+}
+
 TEST(Json, ValuesAreBounded) {
   EXPECT_EQ(dump(parse("[1,[2],3]", "t", {.max_values = 5})), "[1, [2], 3]");
   EXPECT_EQ(refusal([] { parse("[1,[2],3]", "t", {.max_values = 4}); }),

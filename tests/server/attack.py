@@ -24,7 +24,7 @@ the clock says (below 8 s), and beside it stands how long they waited for cores;
   dripping     bodies that take all room and then come 64 KiB at a time
   tokens       60 KB to /tokenize, many at a time
   keys         one key fills its places at the lowest priority number, beside another one's requests
-  rollouts, members, likelihoods, vectors, texts, lists, heads: tests/server/door_attacks.py
+  rollouts, members, likelihoods, vectors, texts, lists, trees, heads: tests/server/door_attacks.py
 """
 import argparse
 import http.client

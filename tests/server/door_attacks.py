@@ -60,6 +60,16 @@ def lists(a):
     a.at_once([lambda body=body: a.ask(COMPLETIONS, body) for body in (names, kept, nested) for _ in range(2 if a.quick else 4)])
 
 
+def trees(a):
+    """Bodies whose values take many times their bytes once they are parsed, each beside its own kind; some just within the bound."""
+    size = 5 if a.quick else 1
+
+    def prompt_of(item, count):
+        return b'{"prompt":[' + b",".join([item] * (count // size)) + b"]}"
+    for item, count in ((b'"aaaaaaaaaaaaaaaa"', 1_000_000), (b"[1]", 1_000_000), (b'"aaaaaaaaaaaaaaaa"', 550_000), (b'{"k":[1]}', 130_000)):
+        a.at_once([lambda body=prompt_of(item, count): a.ask(COMPLETIONS, body)] * 3)
+
+
 def heads(a):
     """Headers that never come as a whole: many small ones, and some that are as large as they may be."""
     connections = []
@@ -87,4 +97,4 @@ def heads(a):
 
 # With the statuses that it may see, as attack.py's.
 ATTACKS = {rollouts: {200, 400, 429, 503}, members: {200, 429, 0, "left"}, likelihoods: {200, 400, 429, 0, "left"}, vectors: {200, 429, 0, "left"}, texts: {200, 400, 413, 429, 0},
-           lists: {200, 400, 503}, heads: {503, 408, 0, "waits"}}
+           lists: {200, 400, 503}, trees: {400, 503}, heads: {503, 408, 0, "waits"}}
