@@ -121,6 +121,19 @@ TEST(Constraint, WordsBeginAndEndAtBoundaries) {
   EXPECT_TRUE(regex("[\\b]", "\b"));
 }
 
+TEST(Constraint, TextsBeginAndEndWhereAnEdgeStands) {
+  for (const char* never : {"a$b", "a^", "(?:a|b)^b", "(a$){2}", "(^a){2}"})
+    EXPECT_TRUE(has(failure([&] { regex(never, ""); }), "excludes itself")) << never;
+  EXPECT_TRUE(regex("(?=^a)a", "a"));
+  EXPECT_TRUE(regex("(a$|b)*", "bba"));
+  EXPECT_FALSE(regex("(a$|b)*", "bab"));
+  EXPECT_TRUE(regex("(^a|b)*", "abb"));
+  EXPECT_FALSE(regex("(^a|b)*", "bab"));
+  EXPECT_TRUE(regex("(^|,)(x|$)", "x"));
+  EXPECT_TRUE(regex("((?!ab)[a-c])*", "bacca"));
+  EXPECT_FALSE(regex("((?!ab)[a-c])*", "bcab"));
+}
+
 TEST(Constraint, WordsOfJsonStringsBeginAndEndAtBoundaries) {
   const std::string form = R"({"type": "string", "pattern": "\\bcat\\b"})";
   for (const char* text : {"\"cat\"", "\"a cat\"", "\"cat.\"", "\"a\\ncat\\tb\"",
@@ -303,10 +316,10 @@ TEST(Constraint, JsonIsCompactUnlessAnotherSpacingIsAskedFor) {
 
 TEST(Constraint, WhatIsNotUnderstoodIsRefused) {
   for (const char* bad :
-       {"(",       ")",         "(a",      "[a",        "*",      "a{",    "a{2",
-        "a{3,1}",  "a{100001}", "(?<=a)",  "(?<n a)",   "a$b",    "a^",    "\\1",
-        "\\p{Lx}", "\\",        "(?=^a)a", "((?=a)a)*", "(?=a)*", "\\xg0", "a\\ud800",
-        "[b-a]",   "[\\d-z]",   "\xff",    "{"})
+       {"(",         ")",         "(a",      "[a",      "*",          "a{",         "a{2",
+        "a{3,1}",    "a{100001}", "(?<=a)",  "(?<n a)", "\\1",        "\\p{Lx}",    "\\",
+        "((?=a)a)*", "(?=a)*",    "$*",      "(^)^+",   "((?!a)b)*c", "((?!^a)b)*", "\\xg0",
+        "a\\ud800",  "[b-a]",     "[\\d-z]", "\xff",    "{"})
     EXPECT_NE(refused_regex(bad), "no failure") << bad;
   EXPECT_TRUE(has(refused_regex("ab(?#c)"), "character 4"));
   EXPECT_TRUE(has(refused_regex(std::string(1000, '(')), "too many groups"));

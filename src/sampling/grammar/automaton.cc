@@ -22,10 +22,12 @@ const Automaton::Edge& Automaton::edge(State from, uint8_t byte) {
       int64_t cost = 0;
       closed.to = add(stacks_.closure(open, cost));
       closed.cost = static_cast<int32_t>(cost);
+      work_ += cost;
     }
     found.to = closed.to;
     found.cost += closed.cost;
   }
+  work_ += std::ssize(set);
   return edges_[number] = found;
 }
 

@@ -32,6 +32,8 @@ class Automaton {
     int32_t cost = 0;
   };
   const Edge& edge(State from, uint8_t byte);
+  // The cost of all edges that were found: one that is known costs nothing more.
+  int64_t work() const { return work_; }
   // A number below classes() * states(): bytes that are nowhere told apart have one.
   size_t edge_number(State from, uint8_t byte) const {
     return static_cast<size_t>(from) * classes() + classes_.class_of[byte];
@@ -60,6 +62,7 @@ class Automaton {
   std::vector<Edge> edges_;   // by edge_number
   ListTable opens_;           // stacks behind a byte, before they are taken apart
   std::vector<Edge> closed_;  // by number in opens_
+  int64_t work_ = 0;
 };
 
 }  // namespace invar::grammar

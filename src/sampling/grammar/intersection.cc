@@ -26,9 +26,9 @@ Table intersection(Language& language, std::span<const Part> parts, Language::Ex
     Search::Key to(key.size(), Automaton::kDead);
     for (size_t i = 0; i < key.size(); ++i) {
       if (key[i] != Automaton::kDead) {
-        const Automaton::Edge& edge = automaton.edge(key[i], byte);
-        to[i] = edge.to;
-        language.budget().spend(edge.cost);
+        const int64_t before = automaton.work();
+        to[i] = automaton.edge(key[i], byte).to;
+        language.budget().spend(1 + automaton.work() - before);
       }
       if (to[i] == Automaton::kDead && !is_negated(i)) return std::nullopt;
     }

@@ -112,7 +112,7 @@ class Terminals {
   }
   static void refuse_looks(const regex::Node& node, const std::string& pattern) {
     const bool is_look = node.kind == regex::Node::kLook || node.kind == regex::Node::kBoundary;
-    if (is_look || node.begin_at >= 0 || node.end_at >= 0)
+    if (node.kind >= regex::Node::kLook || node.begin_at >= 0 || node.end_at >= 0)
       fail_usage("the grammar's regular expression {} has {}, which is not supported there",
                  json::quoted(pattern), is_look ? "a look-ahead, \\b or \\B" : "^ or $");
     for (const regex::Node& child : node.children) refuse_looks(child, pattern);

@@ -1,6 +1,7 @@
 #include "sampling/grammar/regex.h"
 
 #include <algorithm>
+#include <functional>
 
 #include "base/error.h"
 #include "sampling/grammar/intersection.h"
@@ -12,118 +13,92 @@ namespace invar::grammar {
 namespace {
 
 using Expr = Language::Expr;
+using regex::Node;
 
-CodePoints without(const CodePoints& ranges, const CodePoints& others) {
-  CodePoints outside = complement(ranges);
-  outside.insert(outside.end(), others.begin(), others.end());
-  return complement(std::move(outside));
-}
+// The character before a place: none, one that is part of a word (\w), or another.
+enum Before { kStart, kOther, kWord };
 
-bool holds(const CodePoints& ranges, char32_t c) {
-  return std::any_of(ranges.begin(), ranges.end(),
-                     [&](const auto& range) { return range.first <= c && c <= range.second; });
-}
-
-}  // namespace
-
-Expr Characters::of(const CodePoints& ranges) {
-  const auto known = known_.find(ranges);
-  if (known != known_.end()) return known->second;
-  if (ranges.size() == 1 && ranges[0].first == ranges[0].second && is_itself(ranges[0].first))
-    return known_[ranges] = language_.character(ranges[0].first);
-  const CodePoints plain = without(ranges, {{0xd800, 0xdfff}});  // surrogates are no characters
-  // As a table: all the ways to write it are one thing to follow.
-  Language language(language_.shared_budget());
-  const Part part{spelling_ == Spelling::plain ? language.character(plain) : json(language, plain)};
-  if (part.expr == language.nothing())
-    fail_usage("the regular expression has a character that cannot be written");
-  const Expr any = language.repeat(part.expr, 0, kEndless);
-  return known_[ranges] = language_.table(intersection(language, {&part, 1}, any));
-}
-
-// Whether there is no other way to write a character.
-bool Characters::is_itself(char32_t c) const {
-  if (c >= 0xd800 && c <= 0xdfff) return false;
-  return spelling_ == Spelling::plain || (c >= 0x20 && c != '"' && c != '\\');
-}
-
-// As itself or with the escape of one letter; the control characters that have none, by number.
-Expr Characters::json(Language& language, const CodePoints& ranges) {
-  static constexpr std::pair<char32_t, char> kEscapes[] = {
-      {'"', '"'}, {'\\', '\\'}, {'\b', 'b'}, {'\f', 'f'}, {'\n', 'n'}, {'\r', 'r'}, {'\t', 't'}};
-  ByteSet letters{};
-  for (const auto& [c, letter] : kEscapes)
-    if (holds(ranges, c)) add_to(letters, letter, letter);
-  std::vector<Expr> options;
-  options.push_back(language.character(without(ranges, {{0, 0x1f}, {'"', '"'}, {'\\', '\\'}})));
-  options.push_back(language.sequence({language.text("\\"), language.bytes(letters)}));
-  for (char32_t c = 0; c < 0x20; ++c) {
-    const bool has_letter = c == '\b' || c == '\f' || c == '\n' || c == '\r' || c == '\t';
-    if (has_letter || !holds(ranges, c)) continue;
-    ByteSet last{};
-    for (const char digit : {"0123456789abcdef"[c % 16], "0123456789ABCDEF"[c % 16]})
-      add_to(last, digit, digit);
-    const Expr number = language.text(c < 16 ? "\\u000" : "\\u001");
-    options.push_back(language.sequence({number, language.bytes(last)}));
-  }
-  return language.choice(options);
-}
-
-namespace {
-
-// The character before a place: part of a word (\w) or not. A text begins behind none, which is
-// not.
-enum Before { kOther, kWord };
-constexpr Before kEither[] = {kOther, kWord};
-
-// The rest of a text, for either character before it.
+// The rest of a text, for whatever stands before it.
 struct Rest {
-  explicit Rest(Expr always) : after{always, always} {}
-  Rest(Expr behind_other, Expr behind_word) : after{behind_other, behind_word} {}
-  bool asks() const { return after[kOther] != after[kWord]; }
+  explicit Rest(Expr always) : after{always, always, always} {}
+  Rest(Expr at_start, Expr behind_other, Expr behind_word)
+      : after{at_start, behind_other, behind_word} {}
+  bool asks_of_start() const { return after[kStart] != after[kOther]; }
+  bool asks_of_word() const { return after[kOther] != after[kWord]; }
 
-  Expr after[2];
+  Expr after[3];
 };
 
-bool looks_around(const regex::Node& node) {
-  return node.kind == regex::Node::kLook || node.kind == regex::Node::kBoundary ||
+bool has(const Node& node, Node::Kind kind) {
+  return node.kind == kind || std::any_of(node.children.begin(), node.children.end(),
+                                          [&](const Node& child) { return has(child, kind); });
+}
+
+bool looks_around(const Node& node) {
+  return node.kind >= Node::kLook ||
          std::any_of(node.children.begin(), node.children.end(), looks_around);
 }
 
-bool may_be_empty(const regex::Node& node) {
+bool may_be_empty(const Node& node) {
   const auto& children = node.children;
-  if (node.kind == regex::Node::kCharacter) return false;
-  if (node.kind == regex::Node::kChoice)
+  if (node.kind == Node::kCharacter) return false;
+  if (node.kind == Node::kChoice)
     return std::any_of(children.begin(), children.end(), may_be_empty);
-  if (node.kind == regex::Node::kRepeat && node.low == 0) return true;
+  if (node.kind >= Node::kLook || (node.kind == Node::kRepeat && node.low == 0)) return true;
   return std::all_of(children.begin(), children.end(), may_be_empty);
+}
+
+// The node without the paths that lead through such an edge.
+Node without(const Node& node, Node::Kind edge) {
+  if (node.kind == edge) return {Node::kChoice};  // of nothing
+  Node out = node;
+  for (Node& child : out.children) child = without(child, edge);
+  return out;
+}
+
+// The one thing in a group of it.
+const Node& within_groups(const Node& node) {
+  const bool is_group = node.kind == Node::kSequence && node.children.size() == 1;
+  return is_group ? within_groups(node.children[0]) : node;
 }
 
 class ExpressionBuilder {
  public:
-  ExpressionBuilder(Characters& characters, Match match, Before start = kOther)
+  ExpressionBuilder(Characters& characters, Match match, Before start = kStart)
       : characters_(characters), language_(characters.language()), match_(match), start_(start) {}
 
   // The expression at the outermost level. `begins` and `ends`: a ^ or $ around it.
-  Expr outermost(const regex::Node& node, bool begins, bool ends) {
-    if (node.kind == regex::Node::kChoice) {
-      std::vector<Expr> options;
-      for (const regex::Node& child : node.children)
-        options.push_back(outermost(child, begins, ends));
-      return language_.choice(options);
-    }
-    if (node.kind != regex::Node::kSequence) return sequence({&node, 1}, begins, ends);
+  Expr outermost(const Node& node, bool begins, bool ends) {
+    if (node.kind == Node::kChoice) return alternatives(node, begins, ends);
+    if (node.kind != Node::kSequence) return sequence({&node, 1}, begins, ends);
     begins |= node.begin_at >= 0;
     ends |= node.end_at >= 0;
-    const bool is_group =
-        node.children.size() == 1 && (node.children[0].kind == regex::Node::kChoice ||
-                                      node.children[0].kind == regex::Node::kSequence);
+    const bool is_group = node.children.size() == 1 && (node.children[0].kind == Node::kChoice ||
+                                                        node.children[0].kind == Node::kSequence);
     if (is_group) return outermost(node.children[0], begins, ends);
     return sequence(node.children, begins, ends);
   }
 
  private:
-  Expr sequence(std::span<const regex::Node> parts, bool begins, bool ends) {
+  // Those without a ^ or $ of their own have what may stand around them in common: which of them
+  // were met is nothing to remember.
+  Expr alternatives(const Node& choice, bool begins, bool ends) {
+    Node alike{Node::kChoice};
+    std::vector<Expr> options;
+    for (const Node& child : choice.children)
+      if (has_own_edges(child))
+        options.push_back(outermost(child, begins, ends));
+      else
+        alike.children.push_back(child);
+    if (!alike.children.empty()) options.push_back(sequence({&alike, 1}, begins, ends));
+    return language_.choice(options);
+  }
+  static bool has_own_edges(const Node& node) {
+    return node.begin_at >= 0 || node.end_at >= 0 ||
+           std::any_of(node.children.begin(), node.children.end(), has_own_edges);
+  }
+
+  Expr sequence(std::span<const Node> parts, bool begins, bool ends) {
     const bool anywhere = match_ == Match::anywhere;
     const Expr behind = anywhere && !ends ? characters_.anything() : language_.empty();
     Rest rest = before(parts, Rest(behind));
@@ -132,7 +107,7 @@ class ExpressionBuilder {
   }
 
   // The parts and then `rest`: from their end, since a look-ahead speaks of all that follows it.
-  Rest before(std::span<const regex::Node> parts, Rest rest) {
+  Rest before(std::span<const Node> parts, Rest rest) {
     size_t end = parts.size();
     for (size_t i = parts.size(); i-- > 0;) {
       if (!looks_around(parts[i])) continue;
@@ -142,86 +117,168 @@ class ExpressionBuilder {
     return plain(parts.first(end), rest);
   }
 
-  Rest before(const regex::Node& node, const Rest& rest) {
-    if (node.kind == regex::Node::kSequence) return before(std::span(node.children), rest);
-    if (node.kind == regex::Node::kLook) return look(node, rest);
-    if (node.kind == regex::Node::kBoundary) return boundary(node, rest);
-    std::vector<Expr> options[2];  // of a choice, or of something that may be left out
-    const auto add = [&](const Rest& option) {
-      for (const Before p : kEither) options[p].push_back(option.after[p]);
-    };
-    for (const regex::Node& child : node.children) add(before({&child, 1}, rest));
-    if (node.kind == regex::Node::kRepeat && node.low == 0) add(rest);
-    const Expr behind_other = language_.choice(options[kOther]);
-    if (options[kOther] == options[kWord]) return Rest(behind_other);
-    return {behind_other, language_.choice(options[kWord])};
+  Rest before(const Node& node, const Rest& rest) {
+    if (node.kind == Node::kSequence) return before(std::span(node.children), rest);
+    if (node.kind == Node::kLook) return look(node, rest);
+    if (node.kind == Node::kBoundary) return boundary(node, rest);
+    if (node.kind == Node::kBegin)
+      return {rest.after[kStart], language_.nothing(), language_.nothing()};
+    if (node.kind == Node::kEnd) return end(rest);
+    if (node.kind == Node::kRepeat && node.high != 1) return repeated(node, rest);
+    std::vector<Rest> options;  // of a choice, or of something that may be left out
+    for (const Node& child : node.children) options.push_back(before({&child, 1}, rest));
+    if (node.kind == Node::kRepeat && node.low == 0) options.push_back(rest);
+    return any_of(options);
   }
 
-  Rest look(const regex::Node& node, const Rest& rest) {
+  // Asks `make` for each of what may stand before it; where that cannot matter, for kOther alone.
+  template <typename Make>
+  static Rest of_each(bool asks_of_start, bool asks_of_word, const Make& make) {
+    const Expr other = make(kOther);
+    return {asks_of_start ? make(kStart) : other, other, asks_of_word ? make(kWord) : other};
+  }
+
+  Rest any_of(const std::vector<Rest>& options) {
+    const auto make = [&](Before p) {
+      std::vector<Expr> all;
+      for (const Rest& option : options) all.push_back(option.after[p]);
+      return language_.choice(all);
+    };
+    return of_each(std::any_of(options.begin(), options.end(), std::mem_fn(&Rest::asks_of_start)),
+                   std::any_of(options.begin(), options.end(), std::mem_fn(&Rest::asks_of_word)),
+                   make);
+  }
+
+  Rest look(const Node& node, const Rest& rest) {
+    const Node& what = node.children[0];
     const auto behind = [&](Before p) {
       ExpressionBuilder builder(characters_, Match::anywhere, p);
-      return both(rest.after[p], {builder.outermost(node.children[0], true, false), node.negated});
+      return both(rest.after[p], {builder.outermost(what, true, false), node.negated});
     };
-    const Expr behind_other = behind(kOther);
-    if (!rest.asks() && !asks(node.children[0])) return Rest(behind_other);
-    return {behind_other, behind(kWord)};
+    return of_each(rest.asks_of_start() || has(what, Node::kBegin),
+                   rest.asks_of_word() || has(what, Node::kBoundary), behind);
   }
 
   // A word begins or ends there: a character of a word follows one that is none, or the other way
   // round; negated, neither.
-  Rest boundary(const regex::Node& node, const Rest& rest) {
+  Rest boundary(const Node& node, const Rest& rest) {
     const Expr word = language_.sequence({characters_.of(regex::word()), characters_.anything()});
     const auto behind = [&](Before p) {
       const bool is_word_next = (p == kWord) == node.negated;
       return both(rest.after[p], {word, !is_word_next});
     };
-    return {behind(kOther), behind(kWord)};
+    return of_each(rest.asks_of_start(), true, behind);
   }
 
-  // Whether a character before it may matter.
-  static bool asks(const regex::Node& node) {
-    return node.kind == regex::Node::kBoundary ||
-           std::any_of(node.children.begin(), node.children.end(), asks);
+  // Nothing follows.
+  Rest end(const Rest& rest) {
+    return of_each(rest.asks_of_start(), rest.asks_of_word(), [&](Before p) {
+      language_.finish(rest.after[p]);
+      return language_.can_be_empty(rest.after[p]) ? language_.empty() : language_.nothing();
+    });
   }
+
+  // A ^ is met the first time alone, and a $ the last time, unless other times match the empty text
+  // there.
+  Rest repeated(const Node& node, const Rest& rest) {
+    if (node.high == 0) return rest;
+    const Node& part = node.children[0];
+    if (has(part, Node::kLook)) return characters_without(node, rest);
+    if (has(part, Node::kBoundary))
+      fail_usage("the regular expression has a \\b or \\B that is repeated");
+    const bool begins = has(part, Node::kBegin);
+    Node more{Node::kRepeat,
+              {},
+              {without(part, begins ? Node::kBegin : Node::kEnd)},
+              std::max(node.low - 1, 0),
+              node.high < 0 ? -1 : node.high - 1};
+    const auto times = [&](const Rest& behind) {
+      return begins ? before({&part, 1}, before({&more, 1}, behind))
+                    : before({&more, 1}, before({&part, 1}, behind));
+    };
+    std::vector<Rest> options{times(rest)};
+    if (node.low == 0) options.push_back(rest);
+    if (begins && node.low > 1 && may_be_empty(part))
+      options.emplace_back(end(rest).after[kStart], language_.nothing(), language_.nothing());
+    if (node.low > 1 && may_be_empty(begins ? without(part, Node::kEnd) : part)) {
+      more.low = 0;
+      more.high = node.low - 2;
+      const Rest fewer = times(begins ? rest : end(rest));
+      options.push_back(begins ? Rest(fewer.after[kStart], language_.nothing(), language_.nothing())
+                               : fewer);
+    }
+    return any_of(options);
+  }
+
+  // ((?!x).)* before the end: characters, before none of which an x begins.
+  Rest characters_without(const Node& node, const Rest& rest) {
+    const Node& part = within_groups(node.children[0]);
+    const bool is_pair = part.kind == Node::kSequence && part.children.size() == 2;
+    const Node& look = is_pair ? within_groups(part.children[0]) : part;
+    const Node& one = is_pair ? within_groups(part.children[1]) : part;
+    const bool is_last = std::all_of(std::begin(rest.after), std::end(rest.after),
+                                     [&](Expr behind) { return behind == language_.empty(); });
+    if (look.kind != Node::kLook || !look.negated || one.kind != Node::kCharacter || !is_last ||
+        has(look, Node::kBegin) || has(look, Node::kBoundary))
+      fail_usage("the regular expression has a look-ahead that is repeated");
+    ExpressionBuilder builder(characters_, Match::anywhere, kOther);
+    const Expr begun = both(builder.outermost(look.children[0], true, false), {some()});
+    const Expr all = language_.repeat(characters_.of(one.ranges), node.low,
+                                      node.high < 0 ? kEndless : node.high);
+    return Rest(both(all, {language_.sequence({characters_.anything(), begun}), true}));
+  }
+
+  // One character at least.
+  Expr some() { return language_.sequence({characters_.any(), characters_.anything()}); }
 
   Expr both(Expr rest, Part other) {
     const Part parts[] = {{rest}, other};
     return language_.table(intersection(language_, parts, characters_.anything()));
   }
 
-  Rest plain(std::span<const regex::Node> nodes, const Rest& rest) {
+  Rest plain(std::span<const Node> nodes, const Rest& rest) {
     std::vector<Expr> parts;
-    for (const regex::Node& node : nodes) parts.push_back(plain(node));
+    for (const Node& node : nodes) parts.push_back(plain(node));
     return before(std::move(parts), std::all_of(nodes.begin(), nodes.end(), may_be_empty), rest);
   }
 
   // Parts whose last character, if any, decides what may follow.
   Rest before(std::vector<Expr> parts, bool may_be_empty, const Rest& rest) {
     if (parts.empty()) return rest;
-    if (!rest.asks()) {
+    if (!rest.asks_of_start() && !rest.asks_of_word()) {
       parts.push_back(rest.after[kOther]);
       return Rest(language_.sequence(parts));
     }
-    const Expr all = language_.sequence(parts);
-    const CodePoints last[] = {complement(regex::word()), regex::word()};
-    std::vector<Expr> options;
-    for (const Before p : kEither) {
-      const Expr ends = language_.sequence({characters_.anything(), characters_.of(last[p])});
-      options.push_back(language_.sequence({both(all, {ends}), rest.after[p]}));
-    }
-    if (!may_be_empty) return Rest(language_.choice(options));
-    const auto or_nothing = [&](Before p) {
-      return language_.choice({options[kOther], options[kWord], rest.after[p]});
-    };
-    return {or_nothing(kOther), or_nothing(kWord)};
+    const Expr behind = behind_characters(language_.sequence(parts), may_be_empty, rest);
+    if (!may_be_empty) return Rest(behind);
+    return of_each(rest.asks_of_start(), rest.asks_of_word(), [&](Before p) {
+      return language_.choice({behind, rest.after[p]});
+    });
   }
 
-  Expr plain(const regex::Node& node) {
-    if (node.kind == regex::Node::kCharacter) return characters_.of(node.ranges);
+  // The texts of `all` that have a character, and the rest that may follow them.
+  Expr behind_characters(Expr all, bool may_be_empty, const Rest& rest) {
+    if (!rest.asks_of_word()) {
+      const Expr behind = rest.after[kOther];
+      if (behind == language_.nothing()) return behind;
+      return language_.sequence({may_be_empty ? both(all, {some()}) : all, behind});
+    }
+    const CodePoints last[] = {complement(regex::word()), regex::word()};
+    std::vector<Expr> options;
+    for (const Before p : {kOther, kWord}) {
+      const Expr ends =
+          language_.sequence({characters_.anything(), characters_.of(last[p - kOther])});
+      options.push_back(language_.sequence({both(all, {ends}), rest.after[p]}));
+    }
+    return language_.choice(options);
+  }
+
+  Expr plain(const Node& node) {
+    if (node.kind == Node::kCharacter) return characters_.of(node.ranges);
     std::vector<Expr> parts;
-    for (const regex::Node& child : node.children) parts.push_back(plain(child));
-    if (node.kind == regex::Node::kSequence) return language_.sequence(parts);
-    if (node.kind == regex::Node::kChoice) return language_.choice(parts);
+    for (const Node& child : node.children) parts.push_back(plain(child));
+    if (node.kind == Node::kSequence) return language_.sequence(parts);
+    if (node.kind == Node::kChoice) return language_.choice(parts);
     return language_.repeat(parts[0], node.low, node.high < 0 ? kEndless : node.high);
   }
 

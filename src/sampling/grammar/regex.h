@@ -2,6 +2,7 @@
 #pragma once
 
 #include <map>
+#include <memory>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -29,6 +30,8 @@ class Characters {
 
  private:
   bool is_itself(char32_t c) const;
+  Table table_of(const CodePoints& plain, const std::shared_ptr<Budget>& budget) const;
+  static const Table& table_of_any(Spelling spelling);
   static Language::Expr json(Language& language, const CodePoints& ranges);
 
   Language& language_;
@@ -39,12 +42,23 @@ class Characters {
 namespace regex {
 
 struct Node {
-  enum Kind { kCharacter, kSequence, kChoice, kRepeat, kLook, kBoundary } kind = kSequence;
+  // kBegin, kEnd: a ^ or $ that is not around the whole.
+  enum Kind {
+    kCharacter,
+    kSequence,
+    kChoice,
+    kRepeat,
+    kLook,
+    kBoundary,
+    kBegin,
+    kEnd
+  } kind = kSequence;
   CodePoints ranges = {};
   std::vector<Node> children = {};
-  int low = 0, high = 0;           // of a repetition; high below 0: without end
-  int begin_at = -1, end_at = -1;  // of a sequence: where its ^ and $ stand
-  bool negated = false;            // of a look-ahead; of a boundary: \B
+  int low = 0, high = 0;  // of a repetition; high below 0: without end
+  // The places of the ^ and $ of a sequence that is the whole or one of its alternatives.
+  int begin_at = -1, end_at = -1;
+  bool negated = false;  // of a look-ahead; of a boundary: \B
 };
 
 // Throws UsageError for what is not understood.
@@ -60,7 +74,8 @@ std::u32string code_points(std::string_view text, const char* what);
 
 enum class Match { whole, anywhere };
 // The texts that a pattern matches, as a whole or somewhere within. Look-aheads, \b and \B are
-// allowed where nothing repeats them.
+// allowed where nothing repeats them, but for "no such text begins here" before each character up
+// to the end.
 Language::Expr regex_expression(Characters& characters, const regex::Node& pattern, Match match);
 
 // Whether a language, which is finished, has a text; the work counts against its budget.

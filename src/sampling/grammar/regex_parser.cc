@@ -72,7 +72,7 @@ class Parser {
   Node parse() {
     Node node = parse_choice();
     if (at_ < text_.size()) refuse("a ) that nothing opens");
-    check(node, true);
+    move_edges_in(node, true);
     unrolled(node);
     return node;
   }
@@ -83,28 +83,24 @@ class Parser {
     fail_usage("the regular expression has {} at character {}", what, at);
   }
 
-  // ^ and $ speak of the whole text, and a look-ahead of all that follows it, so they are no parts
-  // of what comes before other things or again.
-  static void check(const Node& node, bool is_outermost, bool is_look = false) {
-    const bool begins = node.begin_at >= 0 && (!is_outermost || is_look);
-    if (begins) refuse("a ^ that is not at the beginning", node.begin_at);
-    if (!is_outermost && node.end_at >= 0) refuse("a $ that is not at the end", node.end_at);
+  // A ^ and a $ within other things are not around the whole, nor is a ^ that a look-ahead begins
+  // with.
+  static void move_edges_in(Node& node, bool is_outermost, bool is_look = false) {
+    if (node.end_at >= 0 && !is_outermost) {
+      node.children.push_back({Node::kEnd});
+      node.end_at = -1;
+    }
+    if (node.begin_at >= 0 && (!is_outermost || is_look)) {
+      node.children.insert(node.children.begin(), {Node::kBegin});
+      node.begin_at = -1;
+    }
     const bool is_alone = node.kind == Node::kChoice || node.children.size() == 1;
-    for (const Node& child : node.children) {
+    for (Node& child : node.children) {
       const bool is_group = child.kind == Node::kChoice || child.kind == Node::kSequence;
       const bool is_outer = node.kind == Node::kLook ||
                             (is_outermost && node.kind != Node::kRepeat && is_alone && is_group);
-      check(child, is_outer, is_look || node.kind == Node::kLook);
+      move_edges_in(child, is_outer, is_look || node.kind == Node::kLook);
     }
-    const bool is_once = node.low <= 1 && node.high == 1;
-    if (node.kind == Node::kRepeat && !is_once && has(node, Node::kLook))
-      refuse("a look-ahead that is repeated", 0);
-    if (node.kind == Node::kRepeat && !is_once && has(node, Node::kBoundary))
-      refuse("a \\b or \\B that is repeated", 0);
-  }
-  static bool has(const Node& node, Node::Kind kind) {
-    return node.kind == kind || std::any_of(node.children.begin(), node.children.end(),
-                                            [&](const Node& child) { return has(child, kind); });
   }
 
   struct Size {
@@ -145,11 +141,12 @@ class Parser {
     if (here('^')) sequence.begin_at = static_cast<int>(at_++);
     while (at_ < text_.size() && !here('|') && !here(')')) {
       if (here('$')) {
-        sequence.end_at = static_cast<int>(at_++);
-        if (at_ < text_.size() && !here('|') && !here(')')) refuse("a $ that is not at the end");
-        break;
-      }
-      if (!take_flag()) sequence.children.push_back(parse_quantified());
+        const int at = static_cast<int>(at_++);
+        const bool is_last = at_ == text_.size() || here('|') || here(')');
+        if (!is_last) sequence.children.push_back({Node::kEnd});
+        if (is_last) sequence.end_at = at;
+      } else if (!take_flag())
+        sequence.children.push_back(parse_quantified());
     }
     return sequence;
   }
@@ -167,8 +164,7 @@ class Parser {
         break;
       }
       skip('?');  // lazy or not, the language is the same
-      if (node.kind == Node::kLook || node.kind == Node::kBoundary)
-        refuse("a quantifier that follows nothing");
+      if (node.kind >= Node::kLook) refuse("a quantifier that follows nothing");
       Node repeat{Node::kRepeat, {}, {}, low, high};
       repeat.children.push_back(std::move(node));
       node = std::move(repeat);
@@ -205,7 +201,7 @@ class Parser {
     if (c == '(') return parse_group();
     if (c == '*' || c == '+' || c == '?') refuse("a quantifier that follows nothing");
     if (c == '{') refuse("a bare {");
-    if (c == '^') refuse("a ^ that is not at the beginning");
+    if (c == '^') return ++at_, Node{Node::kBegin};
     if (c == '[') return {Node::kCharacter, parse_class()};
     ++at_;
     if (c == '.')
