@@ -282,12 +282,17 @@ void add_bench_model(CLI::App& bench, Action& action) {
                     "Instead: many batch sizes and prompt lengths, the baseline in turn");
   command
       ->add_option("--batches", flags->batches,
-                   "With --sweep and --ragged: batch sizes that decode")
+                   "With --sweep and --ragged: batch sizes that decode. A sweep measures these "
+                   "alone where --prompts is not given, too, and prompts alone likewise")
       ->delimiter(',');
   command
       ->add_option("--prompts", flags->prompts,
                    "With --sweep: prompt lengths, in tokens; above 8192 in chunks of as many")
       ->delimiter(',');
+  command
+      ->add_option("--behind", flags->behind,
+                   "With --sweep: tokens of a prompt behind which batches decode")
+      ->capture_default_str();
   command->add_flag("--alone", flags->alone, "With --sweep: leave out the baseline");
   add_step_flags(*command, flags->steps);
   command->add_option("--rounds", flags->rounds, "Rounds; the medians are shown")
@@ -300,7 +305,12 @@ void add_bench_model(CLI::App& bench, Action& action) {
                 "--rounds"}},
               {"Model and machine",
                {"--load-format", "--device", "--threads", "--tensor-parallel-size", "--json"}}});
-  command->callback([&action, flags] { action = [flags] { return run_bench(*flags); }; });
+  command->callback([&action, command, flags] {
+    const bool has_batches = command->count("--batches"), has_prompts = command->count("--prompts");
+    if (flags->sweep && has_batches && !has_prompts) flags->prompts.clear();
+    if (flags->sweep && has_prompts && !has_batches) flags->batches.clear();
+    action = [flags] { return run_bench(*flags); };
+  });
 }
 
 }  // namespace invar::cli

@@ -18,6 +18,7 @@ struct ModelBenchFlags {
   bool profile = false, sweep = false, alone = false, scaling = false;
   std::vector<int> batches = {1, 2, 4, 8, 16, 32, 64};  // of a sweep
   std::vector<int> prompts = {16, 32, 64, 128, 256, 512, 1024, 2048};
+  int behind = 16;  // tokens of a sweep's sequences before they decode
   StepFlags steps;
   int rounds = 3;
   int64_t limit_mib = 1536;

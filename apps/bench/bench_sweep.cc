@@ -55,7 +55,9 @@ int run_sweep(const ModelBenchFlags& flags, ModelOptions options) {
   };
   for (const int batch : flags.batches)
     measure_row(fmt::format("decode, batch {}", batch), [&](const std::shared_ptr<Model>& model) {
-      const Seconds seconds = run_requests(model, batch, 16, 24, 512, flags.async_scheduling);
+      const int rows = std::clamp(batch * flags.behind, 512, kChunkRows);
+      const Seconds seconds =
+          run_requests(model, batch, flags.behind, 24, rows, flags.async_scheduling);
       return batch * seconds.decode_steps / seconds.decode;
     });
   for (const int length : flags.prompts) {
@@ -90,6 +92,7 @@ void check_sweep(const ModelBenchFlags& flags) {
     if (n < 1) fail_usage("expected --batches of 1 or more sequences, found {}", n);
   for (const int n : flags.prompts)
     if (n < 1) fail_usage("expected --prompts of 1 or more tokens, found {}", n);
+  if (flags.behind < 1) fail_usage("expected --behind of 1 or more tokens, found {}", flags.behind);
 }
 
 }  // namespace invar::cli

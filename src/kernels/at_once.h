@@ -14,6 +14,13 @@ struct RouteExpertsParams {
   ChooseExpertsParams choose;
 };
 
+// The order of the rows and what experts read, of at most kMostPairs pairs.
+struct SortAndGatherParams {
+  SortRowsParams sort;
+  GatherRowsParams gather;
+};
+constexpr int64_t kMostPairs = 2048;
+
 // The norm of one row, and the product of it, whose x is norm.out: nobody else reads that, and it
 // need not be written.
 struct NormedMatmulParams {
@@ -31,6 +38,7 @@ constexpr int32_t kShortContext = 256;
 // Null: not there.
 struct AtOnce {
   Operation<RouteExpertsParams> route_experts = nullptr;
+  Operation<SortAndGatherParams> sort_and_gather = nullptr;
   // As Kernels::rotated_attention, for rows that see at most kShortContext slots.
   Operation<RotatedAttentionParams> short_attention = nullptr;
   // Whether these are there for a matrix.

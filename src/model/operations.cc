@@ -5,12 +5,14 @@
 #include <utility>
 
 #include "base/check.h"
+#include "model/step_graphs.h"
 
 namespace invar {
 
 Operations::Operations(const Decoder& model, int64_t rows, Workspace& ws, Group& group,
                        const Hooks& hooks, ForwardIo& io)
     : model_(model),
+      on_(model.execution),
       spec_(model.spec),
       shard_(model.weights->shard()),
       kernels_(model.kernels),
@@ -65,12 +67,13 @@ void Operations::norm(const float* x, const float* weight, const Activation& out
 
 void Operations::norm_before(const Matrix& w, const float* x, const float* weight,
                              const Activation& out, const float* bias) {
-  const bool joins = at_once_.norms_row && rows_ == 1 && weight && !bias && !tape_ &&
-                     !is_adapted(w) && !hooks_.wants_hidden() &&
-                     std::holds_alternative<std::monostate>(waiting_) &&
-                     at_once_.norms_row(w, model_.execution);
-  if (!joins) return norm(x, weight, out, nullptr, -1, bias);
+  if (!joins_norm(w, weight, bias)) return norm(x, weight, out, nullptr, -1, bias);
   late_norm_ = norm_of(x, weight, out, nullptr, -1);
+}
+
+bool Operations::joins_norm(const Matrix& w, const float* weight, const float* bias) const {
+  return at_once_.norms_row && rows_ == 1 && weight && !bias && !tape_ && !is_adapted(w) &&
+         !hooks_.wants_hidden() && is_settled() && at_once_.norms_row(w, model_.execution);
 }
 
 std::optional<RmsNormParams> Operations::late_norm(const Activation& x) {
@@ -195,6 +198,25 @@ void Operations::all_gather(const void* mine, int64_t bytes, void* all) {
 
 void Operations::baseline_attention(const char* name, const AttentionParams& params) {
   timed(times_, name, [&] { ws_.baseline.run(model_, params); });
+}
+
+bool Operations::may_fork(std::initializer_list<const Matrix*> matrices) const {
+  return ws_.branch && rows_ <= StepGraphs::kMostRows && group_.size() == 1 &&
+         !model_.arithmetic.is_baseline && std::ranges::all_of(matrices, [&](const Matrix* w) {
+           return w->type == DType::bf16 && !is_adapted(*w);
+         });
+}
+
+void Operations::fork(FunctionRef<void()> work) {
+  CHECK(!has_forked_, "one branch at a time");
+  on_ = ws_.branch.fork(model_.execution);
+  work();
+  on_ = model_.execution;
+  has_forked_ = true;
+}
+
+void Operations::join() {
+  if (std::exchange(has_forked_, false)) ws_.branch.join(model_.execution);
 }
 
 void Operations::scale_logits(int64_t count) {

@@ -32,6 +32,8 @@ class Operations {
   // become part of that product.
   void norm_before(const Matrix& w, const float* x, const float* weight, const Activation& out,
                    const float* bias);
+  // Whether it does.
+  bool joins_norm(const Matrix& w, const float* weight, const float* bias = nullptr) const;
   RmsNormParams norm_of(const float* x, const float* weight, const Activation& out,
                         const int32_t* rows_of = nullptr, int64_t rows = -1) const;
   // The norm, or the rounding, of columns of each row.
@@ -96,10 +98,19 @@ class Operations {
   // The residual stream is f32; the baseline's is bf16.
   void round_residual();
 
+  // ---- Work beside other work
+  // Whether products with these matrices may be done beside others: of few rows, which leave a GPU
+  // idle, by one rank, and where they use no memory that others use, too.
+  bool may_fork(std::initializer_list<const Matrix*> matrices) const;
+  // `work` begins when all before it is done, and may be done beside what follows until join().
+  // Nothing else writes what it reads, nor touches what it writes, before that.
+  void fork(FunctionRef<void()> work);
+  void join();
+
   // ---- For parts with operations of their own
   template <typename Params>
   void run(const char* name, Operation<Params> operation, const Params& params) {
-    timed(times_, name, [&] { model_.run(operation, params); });
+    timed(times_, name, [&] { on_.run(operation, params); });
   }
   const Kernels& kernels() const { return kernels_; }
   const AtOnce& at_once() const { return at_once_; }
@@ -154,6 +165,7 @@ class Operations {
   bool settle_into(const float* x, const float* weight, const Activation& out);
 
   const Decoder& model_;
+  Execution on_;  // the model's, or its branch
   const DecoderSpec& spec_;
   const Shard& shard_;
   const Kernels& kernels_;
@@ -169,6 +181,7 @@ class Operations {
   // What is to be added to h: a product, or what a row's experts made.
   std::variant<std::monostate, AddNormParams, CombineNormParams> waiting_;
   std::optional<RmsNormParams> late_norm_;
+  bool has_forked_ = false;
 };
 
 }  // namespace invar

@@ -29,7 +29,10 @@ bool adds_apart(const DecoderSpec& spec) {
 
 Workspace::Workspace(const Decoder& decoder, int max_rows, int max_logit_rows, int max_aux_layers,
                      bool host_takes_logits)
-    : max_rows(max_rows), max_logit_rows(max_logit_rows), max_aux_layers(max_aux_layers) {
+    : max_rows(max_rows),
+      max_logit_rows(max_logit_rows),
+      max_aux_layers(max_aux_layers),
+      branch(decoder.device()) {
   const DecoderSpec& spec = decoder.spec;
   const Shard& shard = decoder.weights->shard();
   Device& device = decoder.device();

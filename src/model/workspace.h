@@ -8,6 +8,7 @@
 #include "model/adapter_step.h"
 #include "model/baseline.h"
 #include "model/batch.h"
+#include "model/branch.h"
 #include "model/chosen_slots.h"
 #include "model/decoder.h"
 #include "model/step_tables.h"
@@ -50,6 +51,7 @@ struct Workspace {
   StepTables tables;             // of the current step
   AdapterStep adapters;          // of the current step
   baseline::Attention baseline;  // of the baseline only
+  Branch branch;
 
   // Host copies of results; unused where the host reads the device's memory itself.
   PinnedArray<float> host_logits, host_hidden, host_features, host_aux_hidden;

@@ -190,6 +190,12 @@ class BenchLoad(CliTest):
         for what in ("decode, batch 1", "decode, batch 128", "prefill 32"):
             self.assertRegex(rows, what + r" +[0-9]+\.[0-9]\n")
         self.assertRegex(rows, r"prefill 1000000 +left out: a prompt has at most [0-9]+ tokens")
+        few = ("bench", "model", "tiny", "--load-format", "dummy:1", "--threads", "1", "--rounds", "1", "--sweep", "--alone")
+        alone = self.succeed(*few, "--batches", "2", "--behind", "40").decode()
+        self.assertIn("decode, batch 2", alone)
+        self.assertNotIn("prefill", alone)
+        self.assertNotIn("decode", self.succeed(*few, "--prompts", "32").decode())
+        self.refuse(2, "expected --behind of 1 or more tokens, found 0", *few, "--behind", "0")
 
     def test_bench_divergence(self):
         few = ("bench", "divergence", "tiny", "--load-format", "dummy:1", "--completions", "20", "--tokens", "16",

@@ -181,6 +181,48 @@ TEST_F(ExpertsOnGpu, ChoicesAndSortedRows) {
     }
 }
 
+// The order and the rows of more pairs in one kernel, of all experts and of a rank's.
+TEST_F(ExpertsOnGpu, SortedAndGatheredAtOnce) {
+  for (const Case& c : kCases)
+    for (const int32_t first : {0, 2}) {
+      if (c.rows * c.chosen > kMostPairs || first >= c.experts) continue;
+      SCOPED_TRACE(c.rows);
+      Random random(static_cast<uint64_t>(c.rows) + 17);
+      Chosen chosen(gpu(), c);
+      choose(random, c, {.experts = c.experts, .chosen = c.chosen}, chosen);
+      const auto x = random_rows<bf16_t>(gpu(), random, c.rows, c.d);
+      const int64_t stride = activation_stride(c.d), pairs = c.rows * c.chosen;
+      Twin<int32_t> begin(gpu(), c.experts + 1), place(gpu(), pairs), rows_of(gpu(), pairs);
+      Twin<bf16_t> sorted(gpu(), pairs * stride);
+      const auto params = [&](bool on_gpu) {
+        const auto of = [&](auto& twin) { return on_gpu ? twin.device() : twin.host.data(); };
+        return SortAndGatherParams{
+            .sort = {.ids = of(chosen.ids),
+                     .expert_places = chosen.places_of(c, on_gpu),
+                     .rows = c.rows,
+                     .chosen = c.chosen,
+                     .experts = c.experts,
+                     .begin = of(begin),
+                     .place = of(place),
+                     .rows_of = of(rows_of)},
+            .gather = {.x = {on_gpu ? x.device() : const_cast<bf16_t*>(x.host.data()), DType::bf16,
+                             stride},
+                       .width = c.d,
+                       .rows_of = of(rows_of),
+                       .begin = of(begin) + first,
+                       .experts = c.experts - first,
+                       .most_rows = pairs,
+                       .out = {of(sorted), DType::bf16, stride}}};
+      };
+      cpu(Order::portable).sort_rows(params(false).sort, {});
+      cpu(Order::portable).gather_rows(params(false).gather, {});
+      cuda::sort_and_gather(params(true), on());
+      on().stream->wait();
+      for (const Twin<int32_t>* twin : {&begin, &place, &rows_of}) EXPECT_TRUE(twin->matches());
+      EXPECT_TRUE(sorted.matches());
+    }
+}
+
 // The choice, the order and the rows in one kernel, of all experts and of a rank's.
 TEST_F(ExpertsOnGpu, FewRowsAtOnce) {
   for (const Case& c : {Case{1, 8, 2, 64, 40},

@@ -37,6 +37,7 @@ void normed_gated_matmul(const NormedGatedMatmulParams& p, const Execution& on) 
 
 AtOnce at_once() {
   return {.route_experts = route_experts,
+          .sort_and_gather = sort_and_gather,
           .short_attention = short_attention,
           .norms_row = norms_row,
           .normed_matmul = normed_matmul,

@@ -1,12 +1,12 @@
 // Norms, embeddings and other small operations: kernels/reference/elementwise.cc on a GPU.
 #include "device/cuda/cuda_check.h"
 #include "device/cuda/cuda_stream.h"
+#include "kernels/cuda/aligned.h"
 #include "kernels/cuda/blocks.h"
 #include "kernels/cuda/cuda_kernels.h"
+#include "kernels/cuda/early_grid.cuh"
 #include "kernels/cuda/embed_and_norms.cuh"
-#include "kernels/cuda/grid.cuh"
 #include "kernels/cuda/operations.h"
-#include "kernels/cuda/tma.cuh"
 
 namespace invar::cuda {
 
@@ -33,13 +33,30 @@ __global__ void rotate_heads_kernel(RotateHeadsParams p) {
   x[half] = __fmaf_rn(b, c, a * s);
 }
 
-__global__ void gate_output_kernel(OutputGateParams p) {
+__global__ __launch_bounds__(kThreads) void gate_output_kernel(OutputGateParams p) {
+  take_turn();
   const int64_t at = thread_of_grid();
   if (at >= p.rows * p.width) return;
   const int64_t t = at / p.width, i = at % p.width;
   const float gate = 1.0f / (1.0f + math::exp(-p.gate[t * p.gate_stride + i]));
   const int64_t element = t * p.x.stride + i;
   store(p.x, element, value_at(p.x.data, p.x.type, element) * gate);
+}
+
+// Four elements of bf16.
+__global__ __launch_bounds__(kThreads) void gate_output_fours_kernel(OutputGateParams p) {
+  const FourOfRow at(p.width);
+  take_turn();
+  if (at.first >= p.width) return;
+  float gate[kFour];
+  load_four(p.gate + at.t * p.gate_stride + at.first, gate);
+  bf16_t* x = row_of(p.x, at.t) + at.first;
+  const uint2 halves = *reinterpret_cast<const uint2*>(x);
+  float y[kFour] = {__uint_as_float(halves.x << 16), __uint_as_float(halves.x & 0xffff0000),
+                    __uint_as_float(halves.y << 16), __uint_as_float(halves.y & 0xffff0000)};
+#pragma unroll
+  for (int c = 0; c < kFour; ++c) y[c] = y[c] * (1.0f / (1.0f + math::exp(-gate[c])));
+  store_four(x, y);
 }
 
 // One thread per element, pad columns among them.
@@ -247,8 +264,12 @@ void rotate_heads(const RotateHeadsParams& p, const Execution& on) {
 
 void gate_output(const OutputGateParams& p, const Execution& on) {
   if (p.rows == 0) return;
-  gate_output_kernel<<<blocks_of(p.rows * p.width), kThreads, 0, stream_of(on)>>>(p);
-  cuda_launched("gate_output");
+  const bool is_fours = p.x.type == DType::bf16 && is_by_four(p.width, p.x.stride) &&
+                        p.gate_stride % kFour == 0 && are_aligned(16, p.gate, p.x.data);
+  if (is_fours)
+    return launch("gating outputs", gate_output_fours_kernel, early_grid(fours_of(p.rows, p.width)),
+                  on, p);
+  launch("gating outputs", gate_output_kernel, early_grid(blocks_of(p.rows * p.width)), on, p);
 }
 
 void gate_inputs(const GateInputsParams& p, const Execution& on) {

@@ -4,10 +4,10 @@
 // by side, as products over slots read them.
 #include "base/check.h"
 #include "device/cuda/cuda_stream.h"
+#include "kernels/cuda/early_grid.cuh"
 #include "kernels/cuda/operations.h"
 #include "kernels/cuda/recurrent_pieces.cuh"
 #include "kernels/cuda/recurrent_products.cuh"
-#include "kernels/cuda/tma.cuh"
 
 namespace invar::cuda {
 
@@ -355,8 +355,9 @@ template <Order order, typename T>
 __global__ __launch_bounds__(kRecurrentThreads) void recurrence_kernel(
     const __grid_constant__ RecurrenceParams p) {
   extern __shared__ __align__(16) char shared[];
-  const int head = static_cast<int>(blockIdx.x) % p.layer.heads;
-  const int sequence = static_cast<int>(blockIdx.x) / p.layer.heads;
+  take_turn();
+  const int number = static_cast<int>(blockIdx.x);
+  const int head = number % p.layer.heads, sequence = number / p.layer.heads;
   Block<order, T> block(p, head, shared);
   const int64_t end = p.sequence_begin[sequence + 1];
   for (int64_t t = p.sequence_begin[sequence]; t < end;) {
@@ -368,11 +369,12 @@ __global__ __launch_bounds__(kRecurrentThreads) void recurrence_kernel(
 
 template <Order order, typename T>
 void launch_recurrence(const RecurrenceParams& p, const Execution& on) {
-  const Room<T> room(p.layer, nullptr);
+  const auto bytes = reinterpret_cast<uintptr_t>(Room<T>(p.layer, nullptr).end);
   launch("a recurrence", recurrence_kernel<order, T>,
          {.blocks = p.sequences * p.layer.heads,
           .threads = kRecurrentThreads,
-          .shared_bytes = static_cast<int>(reinterpret_cast<uintptr_t>(room.end))},
+          .shared_bytes = static_cast<int>(bytes),
+          .early = true},
          on, p);
 }
 

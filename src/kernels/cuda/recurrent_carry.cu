@@ -6,6 +6,7 @@
 #include "device/cuda/cuda_stream.h"
 #include "kernels/cuda/aligned.h"
 #include "kernels/cuda/cuda_kernels.h"
+#include "kernels/cuda/early_grid.cuh"
 #include "kernels/cuda/recurrent_keeper.cuh"
 #include "kernels/cuda/recurrent_makers.cuh"
 #include "kernels/cuda/torch_operators.h"
@@ -43,6 +44,7 @@ __global__ __launch_bounds__(kCarryThreads,
                              1) void carry_states_kernel(const __grid_constant__ RecurrenceParams p,
                                                          const __grid_constant__ PieceRange range) {
   __shared__ Shared shared;
+  take_turn();
   const int slices = p.layer.value_size / kPieceValues;
   const int slice = static_cast<int>(blockIdx.x) % slices;
   const int head = static_cast<int>(blockIdx.x) / slices % p.layer.heads;
@@ -103,7 +105,8 @@ void carry_states(const RecurrenceParams& p, const PieceRange& range, const Exec
   const bool has_keys = p.layer.kind == Recurrence::delta;
   launch("states of a recurrence",
          has_keys ? carry_states_kernel<Solver> : carry_states_kernel<Scaler>,
-         {.blocks = blocks, .threads = kCarryThreads, .shared_bytes = 0}, on, p, range);
+         {.blocks = blocks, .threads = kCarryThreads, .shared_bytes = 0, .early = true}, on, p,
+         range);
 }
 
 bool has_own_kernels(const RecurrenceParams& p) {

@@ -2,9 +2,8 @@
 // order, so the kernels are those of every order.
 #include "device/cuda/cuda_stream.h"
 #include "kernels/cuda/aligned.h"
-#include "kernels/cuda/grid.cuh"
+#include "kernels/cuda/early_grid.cuh"
 #include "kernels/cuda/operations.h"
-#include "kernels/cuda/tma.cuh"
 #include "kernels/recurrent.h"
 #include "numerics/curves.h"
 
@@ -36,6 +35,7 @@ __global__ __launch_bounds__(kThreads) void copy_cells_kernel(
 
 __global__ __launch_bounds__(kThreads) void gates_kernel(
     const __grid_constant__ RecurrentGatesParams p) {
+  take_turn();
   const int64_t width = p.heads * p.channels;
   const int64_t at = thread_of_grid(), t = at / width, i = at % width, h = i / p.channels;
   if (t >= p.rows) return;
@@ -126,6 +126,7 @@ struct WarpOfRow {
 // A warp has a head of a row, of queries or of keys.
 __global__ __launch_bounds__(kThreads) void keys_kernel(
     const __grid_constant__ RecurrentKeysParams p) {
+  take_turn();
   const RecurrentLayer& layer = p.layer;
   const WarpOfRow own(2 * layer.key_heads);
   if (own.thing >= 2 * layer.key_heads) return;
@@ -165,6 +166,7 @@ __global__ __launch_bounds__(kThreads) void keys_kernel(
 // The same of heads of 128 elements in rows of bf16.
 __global__ __launch_bounds__(kThreads) void key_fours_kernel(
     const __grid_constant__ RecurrentKeysParams p) {
+  take_turn();
   const RecurrentLayer& layer = p.layer;
   const WarpOfRow own(2 * layer.key_heads);
   if (own.thing >= 2 * layer.key_heads) return;
@@ -207,6 +209,7 @@ __device__ float gate_of(const GatedNormParams& p, float z) {
 // A warp has a group of a row.
 __global__ __launch_bounds__(kThreads) void gated_norm_kernel(
     const __grid_constant__ GatedNormParams p) {
+  take_turn();
   const WarpOfRow own(static_cast<int>(p.groups));
   if (own.thing >= p.groups) return;
   const int64_t t = own.t, group = own.thing;
@@ -229,6 +232,7 @@ __global__ __launch_bounds__(kThreads) void gated_norm_kernel(
 // The same of groups whose norm is before their gates, and whose elements a warp has at once.
 __global__ __launch_bounds__(kThreads) void gated_vector_kernel(
     const __grid_constant__ GatedNormParams p) {
+  take_turn();
   const WarpOfRow own(static_cast<int>(p.groups));
   if (own.thing >= p.groups) return;
   const int64_t t = own.t, group = own.thing, first = group * p.width;
@@ -247,6 +251,7 @@ __global__ __launch_bounds__(kThreads) void gated_vector_kernel(
 // Groups are of 128 elements, which become bf16.
 __global__ __launch_bounds__(kThreads) void gated_fours_kernel(
     const __grid_constant__ GatedNormParams p) {
+  take_turn();
   const WarpOfRow own(static_cast<int>(p.groups));
   if (own.thing >= p.groups) return;
   const int64_t t = own.t, first = own.thing * p.width;
@@ -280,19 +285,19 @@ void copy_cells(const CopyCellsParams& p, const Execution& on) {
 void recurrent_gates(const RecurrentGatesParams& p, const Execution& on) {
   if (p.rows == 0) return;
   launch("decays of recurrent layers", gates_kernel,
-         {blocks_of(p.rows * p.heads * p.channels), kThreads, 0}, on, p);
+         early_grid(blocks_of(p.rows * p.heads * p.channels)), on, p);
 }
 void recurrent_keys(const RecurrentKeysParams& p, const Execution& on) {
   if (p.places.rows == 0) return;
   launch("keys of recurrent layers", are_key_fours(p) ? key_fours_kernel : keys_kernel,
-         {warps_of(p.places.rows, 2 * p.layer.key_heads), kThreads, 0}, on, p);
+         early_grid(warps_of(p.places.rows, 2 * p.layer.key_heads)), on, p);
 }
 void gated_norm(const GatedNormParams& p, const Execution& on) {
   if (p.rows == 0) return;
   const auto kernel = !is_gated_vector(p)  ? gated_norm_kernel
                       : are_gated_fours(p) ? gated_fours_kernel
                                            : gated_vector_kernel;
-  launch("a gated norm", kernel, {warps_of(p.rows, p.groups), kThreads, 0}, on, p);
+  launch("a gated norm", kernel, early_grid(warps_of(p.rows, p.groups)), on, p);
 }
 
 }  // namespace invar::cuda

@@ -3,6 +3,7 @@
 // asked for before anything is computed; queries and keys are two columns of one product.
 #include "device/cuda/cuda_stream.h"
 #include "kernels/cuda/recurrent_pieces.cuh"
+#include "kernels/cuda/recurrent_places.cuh"
 #include "kernels/cuda/recurrent_products.cuh"
 #include "kernels/cuda/tma.cuh"
 
@@ -37,17 +38,6 @@ struct ValueWords {
   }
 };
 
-// A row, and where its state and its chunk are.
-struct RowPlace {
-  __device__ RowPlace(const RecurrenceParams& p, int64_t t)
-      : t(t),
-        position(p.places.positions[t]),
-        state(p.state_of[t]),
-        cell(p.places.cell_of(t, position)) {}
-  int64_t t;
-  int32_t position, state, cell;
-};
-
 template <bool kHasKeys>
 class ShortRow {
  public:
@@ -57,6 +47,7 @@ class ShortRow {
         shared_(shared),
         head_(head),
         key_head_(head / (p.layer.heads / p.layer.key_heads)),
+        at_(at),
         t_(at.t),
         slot_(at.position % kChunkSlots),
         stretch_(slot_ / kStretchSlots),
@@ -80,6 +71,7 @@ class ShortRow {
   }
 
   __device__ void compute() {
+    const HeadNumbers own_numbers = load_numbers();
     StateTile state[2];
     ValueWords u[kStretches];
     StepRows x[kSteps];
@@ -101,7 +93,7 @@ class ShortRow {
     for (int e = 0; e < 4; ++e)
       v[e] = p_.v[t_ * p_.v_stride + head_ * layer_.value_size + first_ + 4 * i_ + e];
 
-    const float sum = add_decay();
+    const float sum = add_decay(own_numbers);
     const int warps = static_cast<int>(blockDim.x) / kWarp;
     for (int s = warp_; s <= stretch_; s += warps) {
       if (s != warp_) load_slots(s, slots);
@@ -118,7 +110,7 @@ class ShortRow {
       if (s < stretch_) add_values(u[s], s, dots);
 
     const float decay = math::exp(sum);
-    const uint32_t value = make_value(of_state, dots, v, own, decay);
+    const uint32_t value = make_value(of_state, dots, v, own, decay, own_numbers.factor);
     ValueWords last{};
 #pragma unroll
     for (int s = 0; s < kStretches; ++s)
@@ -176,16 +168,26 @@ class ShortRow {
     return u;
   }
 
+  // What a head has one of: its sum of decays before this row, and the thread's of its chunk.
+  struct HeadNumbers {
+    float before, of_slot, decay, factor;
+  };
+  __device__ HeadNumbers load_numbers() const {
+    const float* of = sums(cell_);
+    const int s = static_cast<int>(threadIdx.x);
+    const int64_t at = t_ * layer_.heads + head_;
+    return {slot_ ? of[slot_ - 1] : 0.0f, s < slot_ ? of[s] : 0.0f, p_.decays[at], p_.factors[at]};
+  }
   // The row's sum of decays; those of its chunk are in shared memory then. Ends with a barrier.
-  __device__ float add_decay() {
-    for (int s = threadIdx.x; s < slot_; s += blockDim.x) shared_.sums[s] = sums(cell_)[s];
-    const float before = slot_ ? sums(cell_)[slot_ - 1] : 0.0f;
-    const float sum = before + p_.decays[t_ * layer_.heads + head_];
-    if (threadIdx.x == 0) {
+  __device__ float add_decay(const HeadNumbers& own) {
+    const int s = static_cast<int>(threadIdx.x);
+    if (s < slot_) shared_.sums[s] = own.of_slot;
+    for (int more = s + static_cast<int>(blockDim.x); more < slot_; more += blockDim.x)
+      shared_.sums[more] = sums(cell_)[more];
+    const float sum = own.before + own.decay;
+    if (s == 0) {
       shared_.sums[slot_] = sum;
-#pragma unroll 1
-      for (int w = p_.places.write_begin[t_]; w < p_.places.write_begin[t_ + 1]; ++w)
-        sums(p_.places.write_cell[w])[slot_] = sum;
+      at_.each_cell(p_, [&](int32_t cell) { sums(cell)[slot_] = sum; });
     }
     __syncthreads();
     return sum;
@@ -233,8 +235,8 @@ class ShortRow {
 
   // The value of the lane's element, which goes to the row's cells.
   __device__ bf16_t make_value(const float (&of_state)[2][4], const float (&dots)[2][4],
-                               const float (&v)[4], const bf16_t (&own)[kStretchSlots],
-                               float decay) const {
+                               const float (&v)[4], const bf16_t (&own)[kStretchSlots], float decay,
+                               float factor) const {
     float r = 0.0f;
 #pragma unroll
     for (int e = 0; e < 4; ++e) {  // those of four lanes, which column 0's lane has
@@ -248,12 +250,12 @@ class ShortRow {
     for (int m = 0; m < kStretchSlots - 1; ++m)
       if (kHasKeys && m < slot_ % kStretchSlots)
         r = __fmaf_rn(-shared_.own[m], bf16_to_f32(own[m]), r);
-    r = p_.factors[t_ * layer_.heads + head_] * r;
+    r = factor * r;
     if (!isfinite(r)) p_.non_finite[t_] = true;
     const bf16_t value = f32_to_cached_bf16(r);
-#pragma unroll 1
-    for (int w = p_.places.write_begin[t_]; w < p_.places.write_begin[t_ + 1]; ++w)
-      values(p_.places.write_cell[w])[value_index(layer_, slot_, first_ + lane_)] = value;
+    at_.each_cell(p_, [&](int32_t cell) {
+      values(cell)[value_index(layer_, slot_, first_ + lane_)] = value;
+    });
     return value;
   }
 
@@ -331,6 +333,7 @@ class ShortRow {
   const RecurrentLayer& layer_;
   Shared& shared_;
   const int head_, key_head_;
+  const RowPlace& at_;
   const int64_t t_;
   const int slot_, stretch_;
   const int32_t state_, cell_;
@@ -347,6 +350,12 @@ __global__ __launch_bounds__(
   const int groups = p.layer.heads / heads_of_block;
   const int first = static_cast<int>(blockIdx.x) % groups * heads_of_block;
   const SequenceRows rows(p, static_cast<int>(blockIdx.x) / groups);
+  let_next_kernel_start();
+  if (!rows.is_long && rows.first < rows.end) {
+    const RowPlace at(p, rows.first);
+    ShortRow<kHasKeys>(p, shared, first, at).prefetch();
+  }
+  wait_for_kernels_before();
   if (rows.is_long) return;
   for (int64_t t = rows.first; t < rows.end; ++t) {
     const RowPlace at(p, t);
@@ -375,10 +384,12 @@ void recur_short_rows(const RecurrenceParams& p, const Execution& on) {
   const auto kernel =
       warps > 4 ? (has_keys ? short_rows_kernel<true, true> : short_rows_kernel<false, true>)
                 : (has_keys ? short_rows_kernel<true, false> : short_rows_kernel<false, false>);
-  launch(
-      "a recurrence of few rows", kernel,
-      {.blocks = p.sequences * (p.layer.heads / each), .threads = warps * kWarp, .shared_bytes = 0},
-      on, p, each);
+  launch("a recurrence of few rows", kernel,
+         {.blocks = p.sequences * (p.layer.heads / each),
+          .threads = warps * kWarp,
+          .shared_bytes = 0,
+          .early = true},
+         on, p, each);
 }
 
 }  // namespace invar::cuda

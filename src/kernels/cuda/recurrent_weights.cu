@@ -1,6 +1,7 @@
 // Weighs rows of long runs at the slots of their chunk (recurrent_pieces.cuh): a block has a
 // head of a piece, a warp the rows of a stretch.
 #include "device/cuda/cuda_stream.h"
+#include "kernels/cuda/early_grid.cuh"
 #include "kernels/cuda/recurrent_pieces.cuh"
 #include "kernels/cuda/recurrent_products.cuh"
 #include "kernels/cuda/tma.cuh"
@@ -207,6 +208,7 @@ template <bool kHasKeys>
 __global__ __launch_bounds__(kPieceThreads) void weigh_pieces_kernel(
     const __grid_constant__ RecurrenceParams p, const __grid_constant__ PieceRange range) {
   __shared__ Shared shared;
+  take_turn();
   const int head = static_cast<int>(blockIdx.x) % p.layer.heads;
   const int number = static_cast<int>(blockIdx.x) / p.layer.heads;
   const PieceId id = find_piece(p, range.first + number);
@@ -222,8 +224,11 @@ void weigh_pieces(const RecurrenceParams& p, const PieceRange& range, const Exec
   const bool has_keys = p.layer.kind == Recurrence::delta;
   launch("weights of a recurrence",
          has_keys ? weigh_pieces_kernel<true> : weigh_pieces_kernel<false>,
-         {.blocks = range.count * p.layer.heads, .threads = kPieceThreads, .shared_bytes = 0}, on,
-         p, range);
+         {.blocks = range.count * p.layer.heads,
+          .threads = kPieceThreads,
+          .shared_bytes = 0,
+          .early = true},
+         on, p, range);
 }
 
 }  // namespace invar::cuda

@@ -103,7 +103,6 @@ __global__ __launch_bounds__(kThreads) void router_kernel(const RouteExpertsPara
             stride = k + thin::kRowPad, rank = static_cast<int>(cluster_rank());
   bf16_t *weights = reinterpret_cast<bf16_t*>(shared),
          *x = reinterpret_cast<bf16_t*>(shared + room.rows_at);
-  let_next_kernel_start();
   cluster_arrive();  // that this block runs; awaited before others write into its memory
   thin::copy_weights(weights, p.router.w, rank * room.outputs, room.outputs);
   float weight[kPer];
@@ -114,6 +113,7 @@ __global__ __launch_bounds__(kThreads) void router_kernel(const RouteExpertsPara
   __syncthreads();
   cluster_wait();
   multiply(end, room, weights, x, rows, k, shared_address(shared + room.logits_at));
+  let_next_kernel_start();  // not before, as in experts_rows.cu
   __syncwarp();
   cluster_arrive();
   if (rank > 0) return;

@@ -3,9 +3,8 @@
 // them, and goes through several rows with what it has read.
 #include "device/cuda/cuda_stream.h"
 #include "kernels/cuda/aligned.h"
-#include "kernels/cuda/grid.cuh"
+#include "kernels/cuda/early_grid.cuh"
 #include "kernels/cuda/operations.h"
-#include "kernels/cuda/tma.cuh"
 #include "kernels/recurrent.h"
 
 namespace invar::cuda {
@@ -30,6 +29,7 @@ __device__ void put(void* of, DType type, int64_t i, float x) {
 
 __global__ __launch_bounds__(kThreads) void keep_inputs_kernel(
     const __grid_constant__ ShortConvParams p) {
+  take_turn();
   const int64_t i = thread_of_grid(), t = i / p.channels, c = i % p.channels;
   if (t >= p.places.rows) return;
   float x = p.x[t * p.x_stride + c];
@@ -42,6 +42,7 @@ __global__ __launch_bounds__(kThreads) void keep_inputs_kernel(
 
 __global__ __launch_bounds__(kThreads) void convolve_kernel(
     const __grid_constant__ ShortConvParams p) {
+  take_turn();
   const int64_t width = round_up(p.channels, kLeafPad);
   const int64_t i = thread_of_grid(), t = i / width, c = i % width;
   if (t >= p.places.rows) return;
@@ -64,6 +65,7 @@ __global__ __launch_bounds__(kThreads) void convolve_kernel(
 __global__ __launch_bounds__(kThreads) void leave_inputs_kernel(
     const __grid_constant__ ShortConvParams p, int blocks_of_rows) {
   __shared__ bool leaves[kChunkSlots];
+  take_turn();
   const int64_t first = blockIdx.x / static_cast<uint32_t>(blocks_of_rows) * kChunkSlots;
   const int64_t c = blockIdx.x % static_cast<uint32_t>(blocks_of_rows) * kThreads + threadIdx.x;
   const int64_t own = first + threadIdx.x;
@@ -129,6 +131,7 @@ template <int kRows>
 __global__ __launch_bounds__(kThreads) void keep_fours_kernel(
     const __grid_constant__ ShortConvParams p) {
   const FourOfRow at(p.channels);
+  take_turn();
   if (at.first >= p.channels) return;
   Four inputs[kRows];
   int begins[kRows + 1];
@@ -213,8 +216,10 @@ template <int kTaps>
 __global__ __launch_bounds__(kThreads) void convolve_fours_kernel(
     const __grid_constant__ ShortConvParams p, int rows_of_thread) {
   const FourOfRow at(p.channels);
+  let_next_kernel_start();
   if (at.first >= p.channels) return;
   Window<kTaps> window(p, at.first);
+  wait_for_kernels_before();
   const int64_t first = at.t * rows_of_thread, last = first + rows_of_thread;
   for (int64_t t = first; t < last && t < p.places.rows; ++t) {
     window.move_to(t);
@@ -228,8 +233,10 @@ template <int kTaps>
 __global__ __launch_bounds__(kThreads) void convolve_alone_kernel(
     const __grid_constant__ ShortConvParams p) {
   const FourOfRow at(p.channels);
+  let_next_kernel_start();
   if (at.first >= p.channels) return;
   Window<kTaps> window(p, at.first);
+  wait_for_kernels_before();
   window.move_to(at.t);
   window.set(keep_four(p, at.t, at.first, input_of(p, at.t, at.first), p.places.write_begin[at.t],
                        p.places.write_begin[at.t + 1]));
@@ -240,7 +247,7 @@ __global__ __launch_bounds__(kThreads) void convolve_alone_kernel(
 void leave_inputs(const ShortConvParams& p, const Execution& on) {
   const int blocks = blocks_of(p.channels);
   launch("leaving a convolution's inputs", leave_inputs_kernel,
-         {blocks_of(p.places.rows, kChunkSlots) * blocks, kThreads, 0}, on, p, blocks);
+         early_grid(blocks_of(p.places.rows, kChunkSlots) * blocks), on, p, blocks);
 }
 
 bool has_fours(const ShortConvParams& p) {
@@ -254,16 +261,16 @@ void convolve_fours(const ShortConvParams& p, const Execution& on) {
   const int64_t rows = p.places.rows;
   if (rows == p.sequences) {
     launch("a short convolution", convolve_alone_kernel<kTaps>,
-           {fours_of(rows, p.channels), kThreads, 0}, on, p);
+           early_grid(fours_of(rows, p.channels)), on, p);
     return;
   }
   const bool is_many = rows >= kManyRows;
   const int kept_at_once = is_many ? kKeptOfThread : 1, each = is_many ? kRowsOfThread : 1;
   launch("keeping a convolution's inputs",
          is_many ? keep_fours_kernel<kKeptOfThread> : keep_fours_kernel<1>,
-         {fours_of((rows + kept_at_once - 1) / kept_at_once, p.channels), kThreads, 0}, on, p);
+         early_grid(fours_of((rows + kept_at_once - 1) / kept_at_once, p.channels)), on, p);
   launch("a short convolution", convolve_fours_kernel<kTaps>,
-         {fours_of((rows + each - 1) / each, p.channels), kThreads, 0}, on, p, each);
+         early_grid(fours_of((rows + each - 1) / each, p.channels)), on, p, each);
   leave_inputs(p, on);
 }
 
@@ -278,9 +285,9 @@ void short_conv(const ShortConvParams& p, const Execution& on) {
     return convolve_fours<4>(p, on);
   }
   launch("keeping a convolution's inputs", keep_inputs_kernel,
-         {blocks_of(rows * p.channels), kThreads, 0}, on, p);
+         early_grid(blocks_of(rows * p.channels)), on, p);
   launch("a short convolution", convolve_kernel,
-         {blocks_of(rows * round_up(p.channels, kLeafPad)), kThreads, 0}, on, p);
+         early_grid(blocks_of(rows * round_up(p.channels, kLeafPad))), on, p);
   leave_inputs(p, on);
 }
 

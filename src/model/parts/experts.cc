@@ -1,6 +1,7 @@
 // Many feed-forward networks, of which every row goes through a few that its router chooses, and
-// perhaps one more that all rows go through (numerics 7). How their outputs are put together is in
-// experts_combine.cc, their backward in experts_backward.cc.
+// perhaps one more that all rows go through (numerics 7). Which rows choose which is in
+// experts_route.cc, how outputs are put together in experts_combine.cc, their backward in
+// experts_backward.cc.
 #include "model/parts/experts.h"
 
 #include <algorithm>
@@ -120,13 +121,18 @@ void Experts::place(ActivationMemory& memory, Activations& at) const {
 // ascending, and of the shared one's
 void Experts::forward(const PartPass& p, const Weights& w, const Activations& at) const {
   p.hooks.keep_hidden(at.stream);
-  route(p, w, at);
+  const bool at_once = routes_at_once(p, w);
+  if (!at_once) norm_rows(p, w, at);
+  const bool goes_first = forks_shared(p, w, at_once);
+  if (goes_first) fork_shared(p, w, at, at_once);
+  route(p, w, at, at_once);
   p.hooks.keep_experts(layer_, at.chosen);
   p.trace("ffn_norm", at.normed, model_.hidden);
   p.trace("router", at.router, w.router.n);
 
   const Activation outputs = expert_outputs(p, w, at);
-  if (spec_.shared_width > 0) shared_output(p, w, at);
+  if (spec_.shared_width > 0 && !goes_first) shared_output(p, w, at);
+  p.ops.join();
   if (spec_.is_beside)
     combine_beside(p, w, at, outputs);
   else if (spec_.latent > 0)
@@ -141,71 +147,6 @@ void Experts::make_latents(const PartPass& p, const Weights& w, const Activation
   const int64_t own = expert_width();
   p.ops.product("experts latent", at.normed, w.latent_down, nullptr, p.rows, at.narrow, own);
   p.ops.round_part(at.narrow, own, own, at.latent);
-}
-
-MatmulParams Experts::router_of(const PartPass& p, const Weights& w, const Activations& at) const {
-  return {.x = spec_.is_beside ? at.routed : at.normed,
-          .w = w.router,
-          .rows = p.rows,
-          .split_k = p.ops.split_k(1, w.router.k),
-          .bias = w.router_bias,
-          .accumulate = false,
-          .y = at.router,
-          .y_stride = w.router.n,
-          .scratch = p.ops.blocks_scratch()};
-}
-
-// The norm, which experts each row goes through, and the rows that those here read, expert by
-// expert: one operation of few rows where there is a kernel for it.
-void Experts::route(const PartPass& p, const Weights& w, const Activations& at) const {
-  const Routing& how = spec_.routing;
-  const Kernels& kernels = p.ops.kernels();
-  const RouteParams route{.how = how,
-                          .logits = at.router,
-                          .stride = w.router.n,
-                          .bias = w.choice_bias,
-                          .rows = p.rows,
-                          .ids = at.chosen,
-                          .weights = at.weights,
-                          .given = p.ops.given_experts(layer_),
-                          .scales = w.expert_scale};
-  const SortRowsParams sort{.ids = at.chosen,
-                            .expert_places = w.places,
-                            .rows = p.rows,
-                            .chosen = how.chosen,
-                            .experts = places_,
-                            .begin = at.begin,
-                            .place = at.place,
-                            .rows_of = at.rows};
-  const int first = first_expert(shard_.rank);
-  const GatherRowsParams gather{.x = spec_.latent > 0 ? at.latent : at.normed,
-                                .width = expert_width(),
-                                .rows_of = at.rows,
-                                .begin = at.begin + first,
-                                .experts = first_expert(shard_.rank + 1) - first,
-                                .most_rows = p.rows * how.chosen,
-                                .out = at.inputs};
-  const bool are_few = kernels.choose_experts && gather.most_rows <= kFewPairs;
-  if (are_few && !spec_.is_beside && spec_.latent == 0 && p.ops.at_once().route_experts &&
-      p.ops.is_settled() && w.norm && w.router.type == DType::bf16)
-    return p.ops.run("norm, router, choose", p.ops.at_once().route_experts,
-                     RouteExpertsParams{.norm = p.ops.norm_of(p.hidden, w.norm, at.normed),
-                                        .router = router_of(p, w, at),
-                                        .choose = {route, sort, gather}});
-  p.ops.norm(p.hidden, w.norm, at.normed);
-  if (spec_.is_beside) p.ops.norm(p.hidden, w.router_norm, at.routed);
-  if (spec_.latent > 0) make_latents(p, w, at);
-  p.ops.run_product("router", router_of(p, w, at));
-  if (are_few)
-    return p.ops.run("choose", kernels.choose_experts, ChooseExpertsParams{route, sort, gather});
-  p.ops.run("route", kernels.route, route);
-  p.ops.run("sort rows", kernels.sort_rows, sort);
-  p.ops.run("gather rows", kernels.gather_rows, gather);
-  if (spec_.weighs_inputs)
-    p.ops.run(
-        "weigh rows", kernels.weigh_rows,
-        WeighRowsParams{
-            .of = gather, .place = at.place, .weights = at.weights, .pairs = gather.most_rows});
 }
 
 // Every expert's outputs where all ranks' are read.

@@ -73,7 +73,11 @@ class Experts final : public PartOf<ExpertsWeights, ExpertsActivations> {
     return static_cast<int>(int64_t{places_} * rank / shard_.size);
   }
   MatmulParams router_of(const PartPass& p, const Weights& w, const Activations& at) const;
-  void route(const PartPass& p, const Weights& w, const Activations& at) const;
+  bool routes_at_once(const PartPass& p, const Weights& w) const;
+  void norm_rows(const PartPass& p, const Weights& w, const Activations& at) const;
+  bool forks_shared(const PartPass& p, const Weights& w, bool at_once) const;
+  void fork_shared(const PartPass& p, const Weights& w, const Activations& at, bool at_once) const;
+  void route(const PartPass& p, const Weights& w, const Activations& at, bool at_once) const;
   Activation expert_outputs(const PartPass& p, const Weights& w, const Activations& at) const;
   Operations::ExpertRows rows_of_experts(const Activations& at) const {
     return {at.begin + first_expert(shard_.rank), at.rows};

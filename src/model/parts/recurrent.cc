@@ -131,10 +131,17 @@ void Recurrent::forward(const PartPass& p, const Weights& w, const Activations& 
   p.hooks.keep_hidden(at.stream);
   p.ops.norm(p.hidden, w.norm, at.normed);
   p.trace("attention_norm", at.normed, model_.hidden);
+  const auto gate = [&] {
+    p.ops.product("recurrent gates", at.normed, w.gates, nullptr, p.rows, at.gates, w.gates.n,
+                  &w.o);
+    heads_.gate(p, at.heads, gates_of(w, at));
+  };
+  const bool forks = p.ops.may_fork({&w.gates});
+  if (forks) p.ops.fork(gate);
   p.ops.product("recurrent inputs", at.normed, w.inputs, nullptr, p.rows, at.inputs, w.inputs.n);
-  p.ops.product("recurrent gates", at.normed, w.gates, nullptr, p.rows, at.gates, w.gates.n, &w.o);
+  if (!forks) gate();
   heads_.convolve(p, at.heads, memory, convolution_of(w, at));
-  heads_.gate(p, at.heads, gates_of(w, at));
+  p.ops.join();
   heads_.recur(p, at.heads, memory);
   p.ops.run("gated norm", p.ops.kernels().gated_norm, norm_of(p.rows, w, at));
   p.trace("gated norm", at.gated, heads_.values());
