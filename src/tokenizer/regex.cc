@@ -54,6 +54,12 @@ class Translator {
     if (c == 's' || c == 'S') {  // PCRE2's \s also takes U+180E, no white space since Unicode 6.3
       out_ += c == 's' ? "\\p{White_Space}" : "\\P{White_Space}";
       at_ += 2;
+    } else if (const std::string_view name = property(); is_script(name)) {
+      // PCRE2's own takes what several scripts use, too.
+      const size_t before = static_cast<size_t>(name.data() - rest().data());
+      copy(before);
+      out_ += "sc:";
+      copy(name.size() + 1);
     } else if (std::string_view("pPx").find(c) != std::string_view::npos) {
       const size_t end = rest().substr(0, 3).ends_with('{') ? rest().find('}') : 1;
       copy(end == std::string_view::npos ? rest().size() : end + 1);
@@ -64,12 +70,47 @@ class Translator {
     }
   }
 
+  // The name in \p{name}, \P{name} or \p{^name}.
+  std::string_view property() const {
+    const size_t end = rest().find('}');
+    if (end == rest().npos || !(rest().starts_with("\\p{") || rest().starts_with("\\P{")))
+      return {};
+    std::string_view name = rest().substr(3, end - 3);
+    if (name.starts_with('^')) name.remove_prefix(1);
+    return name;
+  }
+
+  static bool is_script(std::string_view name) {
+    if (name.size() < 3) return false;  // a category
+    const std::string script = "\\p{sc:" + std::string(name) + "}";
+    int error = 0;
+    PCRE2_SIZE at = 0;
+    pcre2_code* code = pcre2_compile(reinterpret_cast<PCRE2_SPTR>(script.data()), script.size(),
+                                     PCRE2_UTF, &error, &at, nullptr);
+    pcre2_code_free(code);
+    return code;
+  }
+
+  // An intersection [a&&[b]], which PCRE2 does not have, becomes (?=[a])[b]; others are refused.
   void character_class() {
-    copy(rest().starts_with("[^") ? 2 : 1);
+    const size_t begin = out_.size();
+    const bool is_negated = rest().starts_with("[^");
+    copy(is_negated ? 2 : 1);
     for (bool first = true; at_ < pattern_.size(); first = false) {
       const char c = pattern_[at_];
       if (c == '\\') {
         escape();
+      } else if (rest().starts_with("&&[") && !is_negated && !first && depth_ < kMostDepth) {
+        out_.insert(begin, "(?:(?=");
+        out_ += "])";
+        at_ += 2;
+        ++depth_;
+        character_class();
+        --depth_;
+        if (!rest().starts_with(']')) refuse("&&", "a class inside a class");
+        ++at_;
+        out_ += ')';
+        return;
       } else if (c == '[' || rest().starts_with("&&")) {
         refuse(rest().substr(0, c == '[' ? 1 : 2), "a class inside a class");
       } else {
@@ -98,8 +139,11 @@ class Translator {
     copy(1);
   }
 
+  static constexpr int kMostDepth = 8;  // of classes within one another
+
   std::string_view pattern_, where_;
   size_t at_ = 0;
+  int depth_ = 0;
   std::string out_;
 };
 

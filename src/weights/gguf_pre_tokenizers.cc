@@ -7,7 +7,7 @@ namespace {
 
 // The patterns are those of the models' own tokenizer.json.
 const std::vector<GgufPreTokenizer> kPreTokenizers = {
-    {.names = "llama-bpe llama3 llama-v3 dbrx smaug-bpe",
+    {.names = "llama-bpe llama3 llama-v3 dbrx smaug-bpe falcon3 falcon-h1 lfm2 pixtral midm-2.0",
      .patterns = {R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|)"
                   R"(\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+)"},
      .ignores_merges = true,
@@ -58,6 +58,13 @@ const std::vector<GgufPreTokenizer> kPreTokenizers = {
                   R"([^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+)"
                   R"([\p{Ll}\p{Lm}\p{Lo}\p{M}]*(?i:'s|'t|'re|'ve|'m|'ll|'d)?|)"
                   R"(\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+)"}},
+    {.names = "kimi-k2",
+     .patterns = {R"([\p{Han}]+|)"
+                  R"([^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}&&[^\p{Han}]]*)"
+                  R"([\p{Ll}\p{Lm}\p{Lo}\p{M}&&[^\p{Han}]]+(?i:'s|'t|'re|'ve|'m|'ll|'d)?|)"
+                  R"([^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}&&[^\p{Han}]]+)"
+                  R"([\p{Ll}\p{Lm}\p{Lo}\p{M}&&[^\p{Han}]]*(?i:'s|'t|'re|'ve|'m|'ll|'d)?|)"
+                  R"(\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+)"}},
     {.names = "gpt-2 phi-2 jina-v2-es jina-v2-de jina-v2-code mpt olmo exaone gigachat",
      .has_gpt2_pattern = true},
     {.names = "smollm starcoder refact command-r codeshell",

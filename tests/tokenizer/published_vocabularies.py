@@ -32,6 +32,9 @@ QWEN35 = rf"{SHORT}|[^\r\n\p{{L}}\p{{N}}]?[\p{{L}}\p{{M}}]+|\p{{N}}| ?[^\s\p{{L}
 UPPER, LOWER = r"[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]", r"[\p{Ll}\p{Lm}\p{Lo}\p{M}]"
 O200K = (rf"[^\r\n\p{{L}}\p{{N}}]?{UPPER}*{LOWER}+{SHORT}?|[^\r\n\p{{L}}\p{{N}}]?{UPPER}+{LOWER}*{SHORT}?|\p{{N}}{{1,3}}|"
          rf" ?[^\s\p{{L}}\p{{N}}]+[\r\n/]*|{ENDS}")
+NO_HAN = r"&&[^\p{Han}]]"
+KIMI = (rf"[\p{{Han}}]+|[^\r\n\p{{L}}\p{{N}}]?{UPPER[:-1]}{NO_HAN}*{LOWER[:-1]}{NO_HAN}+{SHORT}?|"
+        rf"[^\r\n\p{{L}}\p{{N}}]?{UPPER[:-1]}{NO_HAN}+{LOWER[:-1]}{NO_HAN}*{SHORT}?|\p{{N}}{{1,3}}| ?[^\s\p{{L}}\p{{N}}]+[\r\n]*|{ENDS}")
 SEED = rf"{SHORT}|{LETTERS}|\p{{N}}{{1}}| ?[^\s\p{{L}}\p{{N}}\r\n]+|{ENDS}"
 EXAONE4 = (rf"{SHORT}|[^\r\n\p{{L}}\p{{N}}]?(?:\p{{L}}\p{{M}}*(?: \p{{L}}\p{{M}}*)*)+|\p{{N}}| ?[^\s\p{{L}}\p{{N}}]+[\r\n/]?|"
            r"\s*[\r\n]|\s+(?!\S)|\s+")
@@ -62,6 +65,7 @@ BYTE_LEVEL = {
     "olmo2": ("llama-bpe", None, in_turn(split(LLAMA3, "removed", True), bytes_of())),
     "glm4": ("llama-bpe", None, in_turn(split(LLAMA3), bytes_of())),
     "gpt-oss, phi4-mini": ("llama-bpe", None, in_turn(split(O200K), bytes_of())),
+    "kimi-k2": ("llama-bpe", None, in_turn(split(KIMI), bytes_of())),
     "seed-oss": ("qwen2", None, in_turn(split(SEED), bytes_of())),
     "exaone4": ("qwen2", normalizers.NFC(), in_turn(split(EXAONE4), bytes_of())),
     "deepseek-v2": ("deepseek-llm", None, in_turn(

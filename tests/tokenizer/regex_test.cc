@@ -90,11 +90,38 @@ TEST(Regex, AnchorsAreOfLines) {
   EXPECT_EQ(pieces("^\\s+", "a\n\na"), (Strings{"a\n", "\n", "a"}));
 }
 
+// Classes as Oniguruma has them: pieces that Hugging Face's tokenizers made of Kimi's pattern,
+// whose words hold no Han. \xe3\x80\x81 is no Han, though Han texts use it.
+TEST(Regex, ClassesIntersect) {
+  constexpr const char* kKimi =
+      R"([\p{Han}]+|)"
+      R"([^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}&&[^\p{Han}]]*)"
+      R"([\p{Ll}\p{Lm}\p{Lo}\p{M}&&[^\p{Han}]]+(?i:'s|'t|'re|'ve|'m|'ll|'d)?|)"
+      R"([^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}&&[^\p{Han}]]+)"
+      R"([\p{Ll}\p{Lm}\p{Lo}\p{M}&&[^\p{Han}]]*(?i:'s|'t|'re|'ve|'m|'ll|'d)?|)"
+      R"(\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+)";
+  const auto cut = [](const char* pattern, const char* text) {
+    return split(pattern, SplitBehavior::kIsolated, text);
+  };
+  EXPECT_EQ(
+      cut(kKimi, "我don't 说HTTPServer's 中、文12345x"),
+      (Strings{"我", "don't", " ", "说", "HTTPServer's", " ", "中", "、", "文", "123", "45", "x"}));
+  EXPECT_EQ(cut(kKimi, "〇々ー〆 ABCd中E国'S"),
+            (Strings{"〇々", "ー〆", " ABCd", "中", "E", "国", "'S"}));
+  EXPECT_EQ(cut("[a-f&&[d-z&&[^e]]]+", "abdefd"), (Strings{"ab", "d", "e", "fd"}));
+  EXPECT_EQ(cut("\\P{Han}+", "中、文"), (Strings{"中", "、", "文"}));
+  EXPECT_EQ(cut("\\p{^Han}+", "中、文"), (Strings{"中", "、", "文"}));
+}
+
 // What two engines would read differently never gets through. The right column does, or the test
 // shows nothing.
 TEST(Regex, RefusesWhatEnginesReadDifferently) {
   const std::pair<const char*, const char*> cases[] = {
-      {"[\\p{L}&&[^\\p{Han}]]+", "[\\p{L}&]+"},
+      {"[^\\p{L}&&[^\\p{Han}]]+", "[\\p{L}&&[^\\p{Han}]]+"},
+      {"[\\p{L}&&\\p{Han}]+", "[\\p{L}&]+"},
+      {"[\\p{L}&&[^\\p{Han}]a]+", "[\\p{L}&&[^\\p{Han}a]]+"},
+      {"[a&&[\\p{Han", "[a&&[\\p{Han}]]"},
+      {"[a&&[a&&[a&&[a&&[a&&[a&&[a&&[a&&[a&&[a]]]]]]]]]]", "[a&&[a&&[a]]]"},
       {"[a[bc]]", "[a\\[bc]"},
       {"\\w+", "\\p{L}+"},
       {"a\\b", "a\\x62"},

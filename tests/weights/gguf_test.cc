@@ -179,7 +179,9 @@ TEST_F(Gguf, TextIsCutAsItsPreTokenizerSays) {
     const json::Value tokenizer = json::parse(texts["tokenizer.json"], "tokenizer.json");
     return tokenizer.find("pre_tokenizer")->find("pretokenizers")->as_array().size();
   };
-  for (const char* name : {"llama-bpe", "qwen2", "glm4", "chatglm-bpe"}) EXPECT_EQ(cuts(name), 2u);
+  for (const char* name :
+       {"llama-bpe", "qwen2", "glm4", "chatglm-bpe", "falcon-h1", "lfm2", "kimi-k2"})
+    EXPECT_EQ(cuts(name), 2u) << name;
   EXPECT_EQ(cuts("deepseek-v3"), 4u);
   EXPECT_EQ(cuts("deepseek-llm"), 7u);
 }
