@@ -62,17 +62,31 @@ void BackwardPass::layer_backward(int layer) {
                            .pass = *this});
 }
 
-// logits = head(norm(block(projection([norm(embedding), norm(h)])))): leaves the gradient of h,
-// the residual stream after the model's last layer.
+// logits = head(norm(block(projection([norm(embedding), norm(h)])))): leaves the gradient of the
+// residual stream after the model's last layer, which h is, or the model's final norm of it.
 void BackwardPass::mtp_module(const MtpGradient& mtp) {
   const int layer = spec_.layers;
   tables_ = ws_.table_builder.build(*mtp.batch, kv_.block_size(), model_.execution, kv_.cells());
   begin_layer(layer);
   head(mtp.d_logits, io_.tape->final_normed(1), io_.tape->output(1), mtp.head,
        gradient(TensorRole::mtp_head_norm, layer), model_.weights->module_norm());
-  if (io_.tape->recompute()) forward_again(*mtp.batch, layer, io_.tape->output());
+  if (io_.tape->recompute()) forward_again(*mtp.batch, layer, io_.tape->module_input());
   layer_backward(layer);
+  for (const int32_t row : mtp.own_rows)
+    model_.execution.stream->clear(d_hidden() + row * int64_t{spec_.hidden},
+                                   static_cast<size_t>(spec_.hidden) * sizeof(float));
+  if (io_.tape->norms_module_input()) output_norm(mtp.final_norm);
   if (io_.end_layer) io_.end_layer(layer);
+}
+
+// From the gradient of norm(x), x the residual stream after the model's last layer, to that of x.
+void BackwardPass::output_norm(float* norm_gradient) {
+  const int64_t d = spec_.hidden;
+  copy_columns({ws_.normed.data(), d}, {d_hidden(), d}, d, rows_);
+  clear_hidden();
+  norm_chain({ws_.normed.data(), io_.tape->output(), model_.weights->final_norm(), d_hidden(),
+              stream_size()},
+             {norm_gradient});
 }
 
 // logits = head(norm(x)): adds to the gradient of x, a residual stream.

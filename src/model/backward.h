@@ -33,10 +33,13 @@ struct ExitGradient {
 // The module that predicts one token further, after a forward of its layer.
 struct MtpGradient {
   const Batch* batch = nullptr;  // of that forward: the same rows with the tokens that follow
-  Activation d_logits;           // [T][V], bf16
+  // Rows that go on from what the module itself has left. Nothing goes back from them.
+  std::span<const int32_t> own_rows = {};
+  Activation d_logits;  // [T][V], bf16
   // In and out: chains of their own, as those of exits.
-  float* head = nullptr;       // [V][D]
-  float* embedding = nullptr;  // [V][D]
+  float* head = nullptr;        // [V][D]
+  float* embedding = nullptr;   // [V][D]
+  float* final_norm = nullptr;  // [D], of a module that reads the stream behind it
 };
 
 struct BackwardIo {

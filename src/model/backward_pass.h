@@ -19,9 +19,9 @@ class BackwardPass {
   const RopeTable& rope(int layer) const { return model_.ropes.of(layer); }
   // Gradient of the module that predicts one token further.
   const MtpGradient& module() const { return *io_.mtp; }
-  // The residual stream before a layer, and after the model's last one.
+  // The residual stream before a layer, and what the module goes on from.
   const float* layer_input(int layer) const { return io_.tape->input(layer); }
-  const float* output() const { return io_.tape->output(); }
+  const float* module_input() const { return io_.tape->module_input(); }
   const TrainingKernels& kernels() const { return kernels_; }
   const Kernels& forward_kernels() const { return model_.kernels; }
   const BackwardWorkspace& workspace() const { return ws_; }
@@ -111,6 +111,7 @@ class BackwardPass {
   void begin_layer(int layer);
   void layer_backward(int layer);
   void mtp_module(const MtpGradient& mtp);
+  void output_norm(float* norm_gradient);
   void head(const Activation& d_logits, const Activation& normed, const float* x,
             float* head_gradient, float* norm_gradient, const float* norm_weight);
   // Where the gradients of a norm's own tensors go: null where they are frozen.

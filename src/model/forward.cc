@@ -210,6 +210,8 @@ void ForwardPass::head(int64_t first) {
   const Activation normed = hooks_.final_normed(module);
   const int32_t* rows = batch_.logit_rows.data() + first;
   if (first == 0) hooks_.keep_output(module);
+  if (float* input = module ? nullptr : hooks_.keep_module_input())
+    ops_.norm(hidden(), model_.weights->final_norm(), {input, DType::f32, spec_.hidden});
   ops_.norm(hidden(), is_mtp() ? model_.weights->module_norm() : model_.weights->final_norm(),
             normed, ws_.tables.logit_rows + first, count,
             is_mtp() ? nullptr : model_.weights->final_norm_bias());

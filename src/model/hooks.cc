@@ -45,6 +45,13 @@ void Hooks::keep_output(int module) const {
   if (io_.tape) keep_hidden(io_.tape->output(module));
 }
 
+float* Hooks::keep_module_input() const {
+  float* input = io_.tape ? io_.tape->module_input() : nullptr;
+  if (!input || io_.tape->norms_module_input()) return input;
+  keep_hidden(input);
+  return nullptr;
+}
+
 bool Hooks::takes_hidden_after(int layer) const {
   return std::ranges::find(batch_.aux_layers, layer) != batch_.aux_layers.end();
 }

@@ -29,6 +29,9 @@ class Hooks {
   // Keeps the residual stream where the tape has room for it.
   void keep_hidden(float* copy) const;
   void keep_output(int module) const;
+  // Where the module's input is wanted, if it is what the final norm makes of the output, or null;
+  // else the output is kept there.
+  float* keep_module_input() const;
   // The residual stream after a layer, when the batch wants it.
   void after_layer(int layer) const;
   // Which experts rows go through in a layer, where the batch wants them: [T][C].

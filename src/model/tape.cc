@@ -4,6 +4,7 @@
 
 #include "base/check.h"
 #include "model/activation_memory.h"
+#include "model/families/family_source.h"
 
 namespace invar {
 
@@ -35,6 +36,9 @@ Tape::Tape(const Decoder& decoder, const TrainingKernels& kernels, int max_rows,
     outputs_[module] = allocate<float>(device, rows * spec.hidden);
     final_normed_[module] = activation(decoder, spec.hidden);
   }
+  if (spec.mtp_layers == 0) return;
+  module_input_ = allocate<float>(device, rows * spec.hidden);
+  norms_module_input_ = module_reads_output(spec);
 }
 
 // Layers that are computed again use one piece of memory in turn.

@@ -29,6 +29,9 @@ class Tape {
   // stream after the layers, from which the head's input is made.
   float* output(int module = 0) const { return outputs_[module]; }
   const Activation& final_normed(int module = 0) const { return final_normed_[module]; }
+  // The input of the module, [T][D]: the output of the model, or what its final norm makes of it.
+  float* module_input() const { return module_input_; }
+  bool norms_module_input() const { return norms_module_input_; }
   size_t bytes() const { return bytes_; }
 
  private:
@@ -45,6 +48,8 @@ class Tape {
   std::vector<LayerActivations> layers_;
   std::vector<float*> inputs_;
   std::array<float*, 2> outputs_{};
+  float* module_input_ = nullptr;
+  bool norms_module_input_ = false;
   std::array<Activation, 2> final_normed_;
 };
 

@@ -223,6 +223,7 @@ Recipe read_recipe(const std::string& path) {
   if (root.has("mtp")) {
     mtp.require("weight");
     mtp.get("weight", r.trainer.mtp_weight, 0, 1e3);
+    mtp.get("own_every", r.trainer.mtp_own_every, 2, kMost);
     mtp.finish();
     r.trainer.model.spec.mtp_layers = 1;
   }
@@ -239,8 +240,6 @@ Recipe read_recipe(const std::string& path) {
   read_checkpoint(root.section("checkpoint"), r.save_every);
   root.finish();
   if (r.base.empty()) check_spec(r.trainer.model.spec, path);
-  if (r.trainer.model.spec.mtp_layers > 0 && has_states(r.trainer.model.spec))
-    fail_usage("{}: expected no [mtp] beside layers with a state, found one", path);
   return r;
 }
 
@@ -263,6 +262,7 @@ json::Value Recipe::identity() const {
                    {"teacher share", teacher.empty() ? 0.0 : json::shortest(t.teacher.share)}};
   set_identity(identity, t);
   set_lora(identity, t.lora);
+  if (t.mtp_own_every != 0) identity.set("mtp own every", t.mtp_own_every);
   if (t.balance != 0) identity.set("balance", t.balance);
   if (corpus_kinds != corpus::kAllKinds) identity.set("corpus kinds", int64_t{corpus_kinds});
   return identity;

@@ -92,12 +92,14 @@ Trainer::Replica::Replica(const TrainerOptions& options, const ParameterLayout& 
   }
   if (spec.mtp_layers > 0) {
     const int64_t vocabulary = round_up(int64_t{spec.vocab} * spec.hidden, kPanelWidth);
-    mtp_.reset(new Mtp{bf16s(spec.vocab, "the gradient of the logits"),
-                       gradient_size_,
-                       gradient_size_ + vocabulary,
-                       {},
-                       {}});
-    gradient_size_ += 2 * vocabulary;
+    const int64_t left = options.mtp_own_every > 0 ? positions * spec.hidden : 0;
+    mtp_.reset(new Mtp{.d_logits = bf16s(spec.vocab, "the gradient of the logits"),
+                       .head_offset = gradient_size_,
+                       .embedding_offset = gradient_size_ + vocabulary,
+                       .norm_offset = gradient_size_ + 2 * vocabulary,
+                       .left = floats(*device_, left, "what a module leaves"),
+                       .own_rows = {}});
+    gradient_size_ += 2 * vocabulary + round_up(spec.hidden, kPanelWidth);
   }
   if (!exits_.empty()) exit_logits_ = floats(*device_, positions * spec.vocab, "an exit's logits");
   if (options.teacher.weights)
@@ -211,8 +213,9 @@ void Trainer::Replica::clear_sums(float* gradients) {
     if (unit.layer < 0 || !places_->in_turn()) clear_sums(gradients, unit);
   const DecoderSpec& spec = options_.model.spec;
   for (const Exit& exit : exits_) clear(gradients + places_->place(exit.norm_offset), spec.hidden);
-  if (mtp_)
-    clear(gradients + places_->place(mtp_->embedding_offset), int64_t{spec.vocab} * spec.hidden);
+  if (!mtp_) return;
+  clear(gradients + places_->place(mtp_->embedding_offset), int64_t{spec.vocab} * spec.hidden);
+  clear(gradients + places_->place(mtp_->norm_offset), spec.hidden);
 }
 
 // The gradient of one group of every rank's: each keeps what it owns of it, in the next free
@@ -254,6 +257,7 @@ void Trainer::Replica::compute_group(int group, std::span<const PackedRow> rows,
   if (mtp_) {
     add_to(gradients, head, mtp_->head_offset);
     add_to(gradients, TensorRole::embedding, mtp_->embedding_offset);
+    if (tape_.norms_module_input()) add_to(gradients, TensorRole::final_norm, mtp_->norm_offset);
   }
   if (!is_sharded()) return;
   for (const ParameterLayout::Unit& unit : layout_.units())

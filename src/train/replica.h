@@ -72,9 +72,11 @@ class Trainer::Replica {
   // The module that predicts one token further.
   struct Mtp {
     DeviceArray<bf16_t> d_logits;
-    int64_t head_offset, embedding_offset;  // as those of exits
-    Batch batch;                            // the rows with the tokens that follow
-    Wanted wanted;
+    int64_t head_offset, embedding_offset, norm_offset;  // as those of exits
+    DeviceArray<float> left;                             // [T][D]: what it left, as it reads that
+    Batch batch = {};                                    // the rows with the tokens that follow
+    std::vector<int32_t> own_rows;  // that go on from what it left at the row before
+    Wanted wanted = {};
   };
   // The teacher and what it says of the batch.
   struct TeacherOfRows {
@@ -108,6 +110,9 @@ class Trainer::Replica {
   void run_forward(std::span<const PackedRow> rows, Tape* tape);
   const float* sampled_logits();
   void run_mtp();
+  void forward_mtp();
+  void take_own_rows();
+  void score_module();
   double balance_weight(size_t rows_of_step) const;
   void compute_batch(std::span<const PackedRow> rows, size_t first, const Totals& totals,
                      float* gradients, bool begins, bool ends);

@@ -69,11 +69,15 @@ void Trainer::Replica::build_batch(std::span<const PackedRow> rows) {
   mtp_->batch = batch_;
   mtp_->batch.layer_begin = options_.model.spec.layers;
   mtp_->batch.layer_end = options_.model.spec.all_layers();
+  mtp_->own_rows.clear();
   for (size_t t = 0; t < batch_.rows.size(); ++t) {
     const bool has = has_row_after(batch_, t, 1);
     mtp_->wanted.targets.push_back(has ? wanted_.targets[t + 1] : 0);
     mtp_->wanted.weights.push_back(has ? wanted_.weights[t + 1] : 0.0f);
     mtp_->batch.rows[t].token = wanted_.targets[t];
+    const int every = options_.mtp_own_every, position = batch_.rows[t].position;
+    if (every > 0 && position > 0 && position % every == every - 1)
+      mtp_->own_rows.push_back(static_cast<int32_t>(t));
   }
 }
 
@@ -96,11 +100,45 @@ const float* Trainer::Replica::sampled_logits() {
                   : io_.device_logits;
 }
 
-// Logits of the module, behind run_forward with a tape.
-void Trainer::Replica::run_mtp() {
-  io_.device_hidden = tape_.output();
+void Trainer::Replica::forward_mtp() {
+  io_.device_hidden = tape_.module_input();
   forward(decoder_, mtp_->batch, kv_, forward_workspace_, solo_group(), io_);
   io_.device_hidden = nullptr;
+}
+
+// Puts what the module left at the row before into the input of some rows, as when it drafts.
+void Trainer::Replica::take_own_rows() {
+  const DecoderSpec& spec = options_.model.spec;
+  const size_t bytes = static_cast<size_t>(spec.hidden) * sizeof(float);
+  const float* left = tape_.output(1);
+  if (tape_.norms_module_input()) {
+    run("norm", decoder_.kernels.rms_norm,
+        RmsNormParams{.x = left,
+                      .x_stride = spec.hidden,
+                      .rows_of = nullptr,
+                      .weight = decoder_weights_.module_norm(),
+                      .eps = spec.norm_eps,
+                      .rows = std::ssize(batch_.rows),
+                      .width = spec.hidden,
+                      .out = {mtp_->left.data(), DType::f32, spec.hidden}});
+    left = mtp_->left.data();
+  }
+  for (const int32_t row : mtp_->own_rows)
+    decoder_.execution.stream->copy_rows(tape_.module_input() + int64_t{row} * spec.hidden, bytes,
+                                         left + int64_t{row - 1} * spec.hidden, bytes, bytes, 1);
+}
+
+// Logits of the module, behind run_forward with a tape.
+void Trainer::Replica::run_mtp() {
+  forward_mtp();
+  if (!mtp_->own_rows.empty()) {
+    take_own_rows();
+    forward_mtp();
+  }
+  score_module();
+}
+
+void Trainer::Replica::score_module() {
   exit_scores_.compute(decoder_, kernels_, io_.device_logits, mtp_->wanted.targets);
   note_failure(exit_scores_);
 }
@@ -239,10 +277,12 @@ void Trainer::Replica::compute_batch(std::span<const PackedRow> rows, size_t fir
     run_mtp();
     record_losses(mtp_->wanted, exit_scores_, losses += rows_of_step);
     mtp = {.batch = &mtp_->batch,
+           .own_rows = mtp_->own_rows,
            .d_logits = loss_gradient(exit_scores_, mtp_->wanted, totals.mtp, options_.mtp_weight,
                                      nullptr, mtp_->d_logits),
            .head = gradients + places_->place(mtp_->head_offset),
-           .embedding = gradients + places_->place(mtp_->embedding_offset)};
+           .embedding = gradients + places_->place(mtp_->embedding_offset),
+           .final_norm = gradients + places_->place(mtp_->norm_offset)};
     io.mtp = &mtp;
   }
   const auto unit_of = [&](int layer) -> const ParameterLayout::Unit& {
@@ -301,7 +341,8 @@ void Trainer::Replica::append_routed_experts(std::span<const PackedRow> rows,
 
 void Trainer::Replica::score_mtp(std::span<const PackedRow> rows, MtpScore& score) {
   run_forward(rows, &tape_);
-  run_mtp();
+  forward_mtp();
+  score_module();
   const Wanted& wanted = mtp_->wanted;
   for (size_t t = 0; t < wanted.targets.size(); ++t) {
     if (wanted.weights[t] == 0) continue;

@@ -38,6 +38,8 @@ struct TrainerOptions {
   ModelConfig model;
   std::vector<ExitLoss> exits;  // layers ascending
   float mtp_weight = 0;  // of the module that predicts one token further, if the model has one
+  // Every so many positions it goes on from what it left at the position before; 0: never.
+  int mtp_own_every = 0;
   TeacherOptions teacher;
   LoraOptions lora;  // an adapter that is trained in the place of the model
   // The rows' tokens are drawn so: loss and log-probabilities are those of the row after

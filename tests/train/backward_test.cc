@@ -131,6 +131,7 @@ TEST(LongSequences, AgreeWithFiniteDifferences) {
 TEST(LongSequences, OfStatesAgreeWithFiniteDifferences) {
   for (const TinyModel& model : tiny_models_with_states()) {
     const DecoderSpec& spec = model.spec;
+    if (spec.mtp_layers > 0) continue;  // its states are those of another
     const std::vector<bf16_t> weights = random_weights(ParameterLayout(spec), 1);
     const std::vector<Example> examples = random_examples(spec, {155, 5}, 2);
     const auto gradients = [&](const std::vector<Example>& of) {
@@ -213,6 +214,61 @@ TEST(FiniteDifferences, SeeAMissingModule) {
     if (slot.tensor.role == TensorRole::embedding || slot.tensor.role == TensorRole::down) {
       EXPECT_FALSE(disagreement(landscape, slot, training.total()).is_small()) << slot.tensor.name;
     }
+}
+
+// A module that reads what the head reads: the gradients of one that reads what stands before that
+// norm are wrong, the norm's own among them.
+TEST(FiniteDifferences, SeeWhatAModuleReads) {
+  const DecoderSpec spec = tiny_models_with_states()[6].spec;
+  DecoderSpec before = spec;
+  before.family = "qwen3";
+  const std::vector<bf16_t> weights = random_weights(ParameterLayout(spec), 1);
+  const std::vector<Example> examples = random_examples(spec, {37, 1, 26}, 2);
+  TrainingCase training(spec, weights, 64), wrong(before, weights, 64);
+  training.run(examples);
+  wrong.run(examples);
+  Landscape landscape(spec, weights, examples);
+  using enum TensorRole;
+  for (const TensorRole role : {final_norm, hidden_norm, down}) {
+    const int64_t place = landscape.layout().offset(role, role == final_norm ? -1
+                                                          : role == down     ? 1
+                                                                             : 2);
+    const auto slot =
+        std::ranges::find(landscape.layout().slots(), place, &ParameterLayout::Slot::offset);
+    const Disagreement d = disagreement(landscape, *slot, training.total());
+    EXPECT_TRUE(d.is_small()) << slot->tensor.name << ": " << d.along << ", " << d.elements;
+    EXPECT_FALSE(disagreement(landscape, *slot, wrong.total()).is_small()) << slot->tensor.name;
+  }
+}
+
+// A module some of whose rows go on from other states, as from what it left itself. With the
+// model's in their place gradients would be others.
+TEST(FiniteDifferences, SeeWhatAModuleGoesOnFrom) {
+  for (const DecoderSpec& spec : {tiny_models_with_states()[6].spec, tiny_models()[5].spec}) {
+    const std::vector<bf16_t> weights = random_weights(ParameterLayout(spec), 1);
+    std::vector<Example> examples = random_examples(spec, {37, 1, 26}, 2);
+    const std::vector<Example> without = examples;
+    std::mt19937 random(5);
+    std::normal_distribution<float> normal;
+    for (Example& example : examples)
+      for (int t = 1; t < std::ssize(example.tokens); t += 2)
+        for (int i = 0; i < spec.hidden; ++i) example.own[t].push_back(normal(random));
+    TrainingCase training(spec, weights, 64), wrong(spec, weights, 64);
+    training.run(examples);
+    wrong.run(without);
+    Landscape landscape(spec, weights, examples);
+    using enum TensorRole;
+    for (const auto& [role, layer] :
+         {std::pair{final_norm, -1}, {hidden_norm, 2}, {embedding, -1}, {down, 1}}) {
+      const int64_t place = landscape.layout().offset(role, layer);
+      const auto slot =
+          std::ranges::find(landscape.layout().slots(), place, &ParameterLayout::Slot::offset);
+      const Disagreement d = disagreement(landscape, *slot, training.total());
+      EXPECT_TRUE(d.is_small()) << slot->tensor.name << ": " << d.along << ", " << d.elements;
+      if (role == final_norm && spec.family == "qwen3") continue;  // the module does not read it
+      EXPECT_FALSE(disagreement(landscape, *slot, wrong.total()).is_small()) << slot->tensor.name;
+    }
+  }
 }
 
 // The loss that balances experts, of two packed rows, reaches the routers and what is below them.

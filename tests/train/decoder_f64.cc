@@ -5,6 +5,7 @@
 
 #include "heads_f64.h"
 #include "latent_f64.h"
+#include "model/families/family_source.h"
 #include "model/rope_table.h"
 #include "model/taps.h"
 #include "route_f64.h"
@@ -64,10 +65,13 @@ class Model {
   }
 
   // Those of the module that predicts one token further.
-  Rows mtp_logits(const Rows& h, const std::vector<int32_t>& next) const {
+  Rows mtp_logits(const Rows& h, const std::vector<int32_t>& next,
+                  const std::map<int, std::vector<float>>& own) const {
     const int layer = spec_.layers;
     Rows joined = norms(embedded(next), TensorRole::embedding_norm, layer);
-    const Rows second = norms(h, TensorRole::hidden_norm, layer);
+    Rows read = module_reads_output(spec_) ? norms(h, TensorRole::final_norm) : h;
+    for (const auto& [t, left] : own) read[t].assign(left.begin(), left.end());
+    const Rows second = norms(read, TensorRole::hidden_norm, layer);
     for (size_t t = 0; t < h.size(); ++t)
       joined[t].insert(joined[t].end(), second[t].begin(), second[t].end());
     Rows x = product(joined, TensorRole::projection, layer, spec_.hidden);
@@ -462,7 +466,7 @@ double loss_f64(const DecoderSpec& spec, const ParameterLayout& layout,
     const Rows h = model.hidden(example.tokens, example.experts);
     loss += cross_entropies(model.logits(h), example.targets, example.weights);
     if (spec.mtp_layers > 0)
-      loss += cross_entropies(model.mtp_logits(h, example.next), example.mtp_targets,
+      loss += cross_entropies(model.mtp_logits(h, example.next, example.own), example.mtp_targets,
                               example.mtp_weights);
   }
   if (balance.weight != 0) loss += balance.weight * model.balance(balance.rows);

@@ -22,6 +22,8 @@ struct Example {
   // it is to say, what that counts. Empty without one.
   std::vector<int32_t> next, mtp_targets;
   std::vector<double> mtp_weights;
+  // By position: what the module goes on from in place of the model's hidden state.
+  std::map<int, std::vector<float>> own = {};
   // The experts that the engine chose. Empty: as the routers say, where two may be so near that its
   // rounding turns them.
   ExpertsOfRows experts = {};

@@ -198,8 +198,10 @@ TEST_P(Training, OptionsShow) {
   expect_other("8 groups", [](TrainerOptions& o) { o.groups = 8; });
   expect_other("a rate one ulp larger", [](TrainerOptions& o) { o.optimizer.rate *= 1 + 1e-7; });
   expect_other("no clipping", [](TrainerOptions& o) { o.optimizer.clip = 0; });
-  if (GetParam().spec.mtp_layers > 0)
+  if (GetParam().spec.mtp_layers > 0) {
     expect_other("a module that counts less", [](TrainerOptions& o) { o.mtp_weight = 0.25f; });
+    expect_other("a module that reads its own", [](TrainerOptions& o) { o.mtp_own_every = 2; });
+  }
   EXPECT_NE(train(options(), kSteps, 2), expected) << "another seed";
 }
 
@@ -349,8 +351,8 @@ TEST(Trainer, Learns) {
 }
 
 // One token further follows from what the module is given as surely as the next one does.
-TEST(Mtp, LearnsAndAgrees) {
-  TrainerOptions options = tiny_options(tiny_models()[5].spec);
+void expect_module_learns(const DecoderSpec& spec) {
+  TrainerOptions options = tiny_options(spec);
   options.optimizer.steps = 40;
   Numbers source(options.model.spec.vocab, options.context - 3);
   RowPacker packer(source, options.context, 0);
@@ -369,6 +371,34 @@ TEST(Mtp, LearnsAndAgrees) {
   EXPECT_NEAR(report.mtp_loss, mean(after), 0.5);
   EXPECT_GT(after.agreed, after.count * 3 / 4);
   EXPECT_LT(before.agreed, before.count / 4);
+}
+
+TEST(Mtp, LearnsAndAgrees) {
+  expect_module_learns(tiny_models()[5].spec);
+}
+
+// A module some of whose rows go on from what it left.
+TEST(Mtp, SchedulesDoNotShowInItsOwnRows) {
+  for (const DecoderSpec& spec : {tiny_models()[5].spec, tiny_models_with_states()[6].spec}) {
+    TrainerOptions options = tiny_options(spec);
+    options.mtp_own_every = 3;
+    const std::string expected = train(options, kSteps);
+    const auto digest_with = [&](auto change) {
+      TrainerOptions o = options;
+      change(o);
+      return train(o, kSteps);
+    };
+    EXPECT_EQ(digest_with([](TrainerOptions& o) { o.threads = 2; }), expected);
+    EXPECT_EQ(digest_with([](TrainerOptions& o) { o.batch_rows = 1; }), expected);
+    EXPECT_EQ(digest_with([](TrainerOptions& o) { o.ranks = 4, o.recompute = true; }), expected);
+    EXPECT_EQ(digest_with([](TrainerOptions& o) { o.instruction_set = "scalar"; }), expected);
+    EXPECT_NE(digest_with([](TrainerOptions& o) { o.mtp_own_every = 2; }), expected);
+    EXPECT_NE(digest_with([](TrainerOptions& o) { o.mtp_own_every = 0; }), expected);
+  }
+}
+
+TEST(Mtp, LearnsBesideStates) {
+  expect_module_learns(tiny_models_with_states()[6].spec);
 }
 
 // The module never predicts the next sequence's first tokens from the end of one.
@@ -571,7 +601,7 @@ INSTANTIATE_TEST_SUITE_P(OtherNorms, Training, testing::ValuesIn(kOthers),
 std::vector<TinyModel> models_with_states() {
   std::vector<TinyModel> models = tiny_models_with_states();
   models[3].spec.norm_eps = 1e-5f;
-  return {models[0], models[1], models[3]};
+  return {models[0], models[1], models[3], models[6]};
 }
 INSTANTIATE_TEST_SUITE_P(States, Training, testing::ValuesIn(models_with_states()),
                          [](const auto& info) { return std::string(info.param.name); });
@@ -599,7 +629,8 @@ TEST(Training, WritesLayersWithStatesAsTheFamilyStoresThem) {
   const char* const fused[] = {
       "model.layers.0.conv.in_proj.weight",       "model.layers.0.linear_attn.in_proj_qkv.weight",
       "model.layers.1.linear_attn.conv1d.weight", "model.layers.1.self_attn.k_conv1d.weight",
-      "model.layers.0.mamba.in_proj.weight",      "backbone.layers.0.mixer.in_proj.weight"};
+      "model.layers.0.mamba.in_proj.weight",      "backbone.layers.0.mixer.in_proj.weight",
+      "mtp.layers.0.self_attn.q_proj.weight"};
   const char* const* name = fused;
   for (const TinyModel& model : tiny_models_with_states()) {
     const TrainerOptions options = tiny_options(model.spec);
@@ -625,6 +656,41 @@ bool is_trainable(const DecoderSpec& spec) {
   } catch (const Error&) {
     return false;
   }
+}
+
+// A module of multi-token prediction is written and read as the family's modules are, and announced
+// in config.json where that is how.
+TEST(Mtp, IsWrittenAsTheFamilyStoresIt) {
+  int families = 0;
+  for (const std::string& family : family_names()) {
+    DecoderSpec spec = override_spec(preset_spec("tiny"), {.family = family,
+                                                           .hidden = 64,
+                                                           .layers = 4,
+                                                           .heads = 4,
+                                                           .kv_heads = 2,
+                                                           .head_dim = 16,
+                                                           .ffn = 96,
+                                                           .vocab = 61});
+    spec.mtp_layers = 1;
+    if (!is_trainable(spec)) continue;
+    SCOPED_TRACE(family);
+    ++families;
+    const TrainerOptions options = tiny_options(spec);
+    Numbers source(spec.vocab, options.context - 3);
+    RowPacker packer(source, options.context, 0);
+    Trainer trainer(options, 5);
+    trainer.step(next_rows(packer, options.rows));
+    const auto stored = stores_otherwise(spec) ? stored_form(spec, trainer.weights()) : nullptr;
+    const TensorSource& written = stored ? *stored : trainer.weights();
+    const DecoderSpec read =
+        parse_model_config(config_json({.spec = spec}), nullptr, "config.json").spec;
+    const auto own = stored ? decoder_tensors(spec, stored_form(spec, trainer.weights())) : nullptr;
+    EXPECT_EQ(spec_of_stored(read, own ? *own : written).mtp_layers, 1);
+    const std::vector<PackedRow> rows = next_rows(packer, 3);
+    Trainer again(options, starting_state(spec, written));
+    EXPECT_EQ(again.score_mtp(rows).loss, trainer.score_mtp(rows).loss);
+  }
+  EXPECT_EQ(families, 36);
 }
 
 // The same of every family that can be trained.

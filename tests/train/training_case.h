@@ -181,12 +181,17 @@ inline std::vector<TinyModel> tiny_models_with_states() {
                        {.parts = {DenseFfnSpec{
                             .width = 72, .curve = Nonlinearity::relu_squared, .is_gated = false}}},
                        {.parts = {AttentionSpec{.rope = std::nullopt}}}};
+  // A module that reads what the head reads.
+  DecoderSpec delta_mtp = delta;
+  delta_mtp.hidden = 64;
+  delta_mtp.mtp_layers = 1;
   return {{"lfm2", lfm2},
           {"gated_delta", delta},
           {"doubled_delta", doubled},
           {"channel_delta", channels},
           {"state_space", mamba},
-          {"state_space_alone", alone}};
+          {"state_space_alone", alone},
+          {"gated_delta_mtp", delta_mtp}};
 }
 
 // Attention to latents: with a vector of its own for queries and without, with a rotation and
@@ -284,7 +289,7 @@ class TrainingCase {
         forward_workspace_(decoder_, max_rows, max_rows),
         tape_(decoder_, kernels_, max_rows, recompute),
         workspace_(decoder_, kernels_, max_rows, max_rows),
-        gradients_(layout_.gradient_size() + 2 * spec.mtp_layers * vocabulary()) {
+        gradients_(layout_.gradient_size() + spec.mtp_layers * (2 * vocabulary() + spec.hidden)) {
     transposed_.update(weights.data(), layout_, kernels_, decoder_.execution);
   }
 
@@ -329,16 +334,22 @@ class TrainingCase {
                   .balance_rows = balance.rows,
                   .forward_workspace = &forward_workspace_};
     MtpGradient mtp;
+    std::vector<int32_t> own_rows;
     if (spec_.mtp_layers > 0) {
       mtp_batch = batch;
       mtp_batch.layer_begin = spec_.layers;
       mtp_batch.layer_end = spec_.all_layers();
       for (size_t t = 0; t < next.size(); ++t) mtp_batch.rows[t].token = next[t];
-      forward_io.hidden = {tape_.output(), next.size() * spec_.hidden};
+      own_rows = place_own(examples);
+      forward_io.hidden = {tape_.module_input(), next.size() * spec_.hidden};
       forward(decoder_, mtp_batch, kv_, forward_workspace_, solo_group(), forward_io);
       float* chains = gradients_.data() + layout_.gradient_size();
-      mtp = {&mtp_batch, loss_gradient(forward_io.logits, mtp_targets, mtp_weights, mtp_memory),
-             chains, chains + vocabulary()};
+      mtp = {.batch = &mtp_batch,
+             .own_rows = own_rows,
+             .d_logits = loss_gradient(forward_io.logits, mtp_targets, mtp_weights, mtp_memory),
+             .head = chains,
+             .embedding = chains + vocabulary(),
+             .final_norm = chains + 2 * vocabulary()};
       io.mtp = &mtp;
     }
     backward(decoder_, transposed_, kernels_, layout_, batch, kv_, workspace_, io);
@@ -357,11 +368,28 @@ class TrainingCase {
     if (spec_.mtp_layers == 0) return sum;
     add(head, layout_.gradient_size());
     add(TensorRole::embedding, layout_.gradient_size() + vocabulary());
+    const int64_t norm = layout_.offset(TensorRole::final_norm);
+    const auto from = gradients_.begin() + layout_.gradient_size() + 2 * vocabulary();
+    for (int64_t i = 0; i < spec_.hidden; ++i) sum[norm + i] += from[i];
     return sum;
   }
 
  private:
   int64_t vocabulary() const { return int64_t{spec_.vocab} * spec_.hidden; }
+
+  // The rows that go on from what the examples say.
+  std::vector<int32_t> place_own(const std::vector<Example>& examples) {
+    std::vector<int32_t> rows;
+    int32_t first = 0;
+    for (const Example& example : examples) {
+      for (const auto& [t, left] : example.own) {
+        rows.push_back(first + t);
+        std::ranges::copy(left, tape_.module_input() + int64_t{rows.back()} * spec_.hidden);
+      }
+      first += static_cast<int32_t>(example.tokens.size());
+    }
+    return rows;
+  }
 
   // `ids` are those of all layers, one after the other, of all examples' positions.
   void name_experts(std::span<const int32_t> ids, std::vector<Example>& examples) const {

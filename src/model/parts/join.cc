@@ -102,7 +102,7 @@ Matrix outputs_of(const Matrix& w, int64_t first, int64_t count) {
   return part;
 }
 
-// Leaves the gradient of h, the residual stream after the model's last layer.
+// Leaves the gradient of h, what the module goes on from.
 void Join::backward(BackwardPass& b, const Kept& kept) const {
   const BackwardWorkspace& ws = b.workspace();
   const int64_t d = model_.hidden;
@@ -116,7 +116,7 @@ void Join::backward(BackwardPass& b, const Kept& kept) const {
   b.embed(b.module().embedding);
   b.clear_hidden();
   b.matmul("join dX", d_out, outputs_of(to_both, d, d), ws.normed.data());
-  b.norm({hidden_norm, layer_, kept.w.hidden_norm}, b.output());
+  b.norm({hidden_norm, layer_, kept.w.hidden_norm}, b.module_input());
 }
 
 }  // namespace
