@@ -42,16 +42,6 @@ int layers_of(const Model& model, int exit_layer) {
   return exit_layer > 0 ? exit_layer : model.spec().layers;
 }
 
-int blocks_for(const Model& model, const ModelDrafterOptions& options, int32_t context) {
-  const DecoderSpec& spec = model.spec();
-  const int64_t bytes =
-      SequenceStore::block_bytes(states_of(spec, {}, {0, layers_of(model, options.exit_layer)}),
-                                 kBlockSize, model.arithmetic().cache);
-  const int64_t longest = (context + kBlockSize - 1) / kBlockSize + 1;
-  const int64_t useful = options.room.max_sequences * longest + kMaxDraftNodes;
-  return static_cast<int>(std::max(longest, std::min(useful, options.room.kv_bytes / bytes)));
-}
-
 // A part of the target shares its weights but not its states.
 void expect_own_states(const Model& model, const ModelDrafterOptions& options) {
   const bool is_part = options.exit_layer > 0 || !options.skipped_layers.empty();
@@ -61,26 +51,45 @@ void expect_own_states(const Model& model, const ModelDrafterOptions& options) {
         model.spec().family);
 }
 
-// Cells, of at least one and at most so many, that a part of the memory has room for.
-int cells_in(const Model& model, int64_t memory, int64_t most) {
-  if (!has_states(model.spec())) return 0;
-  const std::vector<StateShape> shapes = states_of(model.spec());
-  const CacheType type = model.arithmetic().cache;
-  const int64_t bytes =
-      SequenceStore::chunk_bytes(shapes, type) + SequenceStore::state_bytes(shapes, type);
-  return static_cast<int>(std::clamp<int64_t>(memory / bytes, 1, most));
+int64_t chunk_bytes(const Model& model) {
+  return SequenceStore::chunk_bytes(states_of(model.spec()), model.arithmetic().cache);
+}
+
+int64_t cell_bytes(const Model& model) {
+  return chunk_bytes(model) +
+         SequenceStore::state_bytes(states_of(model.spec()), model.arithmetic().cache);
 }
 
 // Sequences that have a state at the same time: half of the memory is theirs.
 int cells_for(const Model& model, const ModelDrafterOptions& options) {
-  return cells_in(model, options.room.kv_bytes / 2, options.room.max_sequences);
+  if (!has_states(model.spec())) return 0;
+  const DrafterRoom& room = options.room;
+  return static_cast<int>(
+      std::clamp<int64_t>(room.kv_bytes / 2 / cell_bytes(model), 1, room.max_sequences));
 }
 
-// Chunks for the paths of all trees of a step: a quarter of the memory.
+// Chunks for the paths of all trees of a step: a quarter of the memory. Drafts move no state.
 int path_cells_for(const Model& model, const ModelDrafterOptions& options) {
   const int64_t paths = inner_nodes(ranks_below(options.shape));
-  if (is_chain(options.shape) || paths == 0) return 0;
-  return cells_in(model, options.room.kv_bytes / 4, options.room.max_sequences * paths);
+  if (!has_states(model.spec()) || is_chain(options.shape) || paths == 0) return 0;
+  const DrafterRoom& room = options.room;
+  return static_cast<int>(
+      std::clamp<int64_t>(room.kv_bytes / 4 / chunk_bytes(model), 1, room.max_sequences * paths));
+}
+
+// Blocks of keys and values in what is left of the memory.
+int blocks_for(const Model& model, const ModelDrafterOptions& options, int32_t context) {
+  const DecoderSpec& spec = model.spec();
+  const int64_t bytes =
+      SequenceStore::block_bytes(states_of(spec, {}, {0, layers_of(model, options.exit_layer)}),
+                                 kBlockSize, model.arithmetic().cache);
+  const int64_t longest = (context + kBlockSize - 1) / kBlockSize + 1;
+  const int64_t useful = options.room.max_sequences * longest + kMaxDraftNodes;
+  int64_t left = options.room.kv_bytes;
+  if (has_states(spec))
+    left -= cells_for(model, options) * cell_bytes(model) +
+            path_cells_for(model, options) * chunk_bytes(model);
+  return static_cast<int>(std::max(longest, std::min(useful, left / bytes)));
 }
 
 RunnerLimits limits_of(const Model& model, const ModelDrafterOptions& options, int32_t context) {
@@ -93,6 +102,7 @@ RunnerLimits limits_of(const Model& model, const ModelDrafterOptions& options, i
           .max_logit_rows = kLogitRows,
           .cells = cells_for(model, options),
           .draft_cells = path_cells_for(model, options),
+          .drafts_move_states = false,
           .exit_layer = options.exit_layer};
 }
 
@@ -310,6 +320,9 @@ bool ModelDrafter::run_batch() {
     };
     executor_.run(batch_, io);
   }
+  if (!goes_on && !batch_.rows.empty())  // what was added was not computed
+    for (const Draft& draft : drafts_)
+      draft.computed->resize(std::min(draft.computed->size(), static_cast<size_t>(draft.known())));
   for (size_t i = 0; goes_on && i < wanted_.size(); ++i) {
     Draft& draft = drafts_[wanted_[i].draft];
     for (int32_t node = 0; node < draft.nodes; ++node) {

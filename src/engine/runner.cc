@@ -13,7 +13,7 @@ namespace {
 // scheduler's do, but for one of the oldest sequence.
 ScratchCells scratch_cells(const RunnerLimits& limits) {
   return {.chunks = limits.max_rows / kBoundary + 2 + limits.draft_cells,
-          .states = limits.draft_cells};
+          .states = limits.drafts_move_states ? limits.draft_cells : 0};
 }
 
 // Makes the storage of the layers that the decoder runs in this stage, or of its module alone.

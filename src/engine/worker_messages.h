@@ -32,6 +32,7 @@ struct RunnerLimits {
   // Where layers have states: cells of sequences; scratch ones of draft paths, beside those of the
   // pieces of a step; snapshots of states. In the order in which they lie.
   int32_t cells = 1, draft_cells = 0, snapshots = 0;
+  bool drafts_move_states = true;  // a draft path may cross a boundary
   // A drafter that is a part of the target has keys and values for its layers alone.
   int32_t exit_layer = 0;   // the first so many layers, with the head behind them; 0: all
   bool mtp_module = false;  // the module that predicts one token further; batches begin with it

@@ -196,6 +196,14 @@ void add_qwen3_5_experts(const GgufKeys& in, json::Value& config) {
   check_sections(in);
 }
 
+double folded(const GgufKeys& in, const char* name) {
+  const double by = in.find_number(name).value_or(1);
+  if (!(by >= 1e-6 && by <= 1e6))
+    fail("{}: {}: expected a number from 1e-6 to 1e6, found {}", in.file().path(), in.key(name),
+         by);
+  return by;
+}
+
 // Files hold matrices times the family's multipliers. Those that are written here say what the
 // embedding and the head were multiplied by.
 void add_falcon(const GgufKeys& in, json::Value& config) {
@@ -211,8 +219,8 @@ void add_falcon(const GgufKeys& in, json::Value& config) {
   config.set("mamba_conv_bias", in.tensor("blk.0.ssm_conv1d.bias") != nullptr);
   config.set("mamba_rms_norm", in.tensor("blk.0.ssm_norm.weight") != nullptr);
   config.set("mamba_norm_before_gate", false);
-  config.set("embedding_multiplier", in.find_number(kFoldedEmbeddingScale).value_or(1));
-  config.set("lm_head_multiplier", 1 / in.find_number(kFoldedLogitsDivisor).value_or(1));
+  config.set("embedding_multiplier", folded(in, kFoldedEmbeddingScale));
+  config.set("lm_head_multiplier", 1 / folded(in, kFoldedLogitsDivisor));
 }
 
 // Keys of a head have the latent's length in files. Their length of values may be anything.

@@ -233,7 +233,7 @@ std::string gguf_name(const DecoderSpec& spec, const TensorSpec& tensor) {
   if (tensor.role == TensorRole::post_norm && spec.family == "nemotron_h")  // of a layer's one part
     return in_layer("attn_norm.weight");
   if (tensor.role == TensorRole::post_norm && spec.family == "falcon_h1")
-    return in_layer("ffn_norm");
+    return in_layer("ffn_norm");  // llama.cpp's files of this family have no .weight here
   if (tensor.role == TensorRole::ffn_out_norm && spec.layer(tensor.layer).has_networks_beside())
     return in_layer("post_ffw_norm_1.weight");
   if (tensor.role == TensorRole::final_norm && spec.family.starts_with("lfm2"))
