@@ -160,13 +160,25 @@ Value together(const json::Array& a, const json::Array& b, Budget& budget) {
   return out;
 }
 
+// The number in units of 1 / `scale`; 0 where it is none of them.
+int64_t in_units(const Value& value, int64_t scale) {
+  const double units = std::round(value.as_number() * static_cast<double>(scale));
+  const bool is_exact = units / static_cast<double>(scale) == value.as_number();
+  return is_exact && units >= 1 && units <= INT32_MAX ? static_cast<int64_t>(units) : 0;
+}
+
 Value common_multiple(const Value& a, const Value& b) {
+  constexpr int64_t kSmallestUnit = 1'000'000;
   if (a == b) return a;
-  if (!a.is_integer() || !b.is_integer() || a.as_integer() < 1 || b.as_integer() < 1 ||
-      a.as_integer() > INT32_MAX || b.as_integer() > INT32_MAX)
-    fail_usage("the JSON schema asks for multiples of both {} and {}", json::excerpt(a),
-               json::excerpt(b));
-  return std::lcm(a.as_integer(), b.as_integer());
+  for (int64_t scale = 1; scale <= kSmallestUnit && a.is_number() && b.is_number(); scale *= 10) {
+    const int64_t one = in_units(a, scale), other = in_units(b, scale);
+    if (one == 0 || other == 0) continue;
+    const int64_t both = std::lcm(one, other);
+    if (both % scale == 0) return both / scale;
+    return static_cast<double>(both) / static_cast<double>(scale);
+  }
+  fail_usage("the JSON schema asks for multiples of both {} and {}", json::excerpt(a),
+             json::excerpt(b));
 }
 
 // Whether patternProperties of the schema speak of a name.
