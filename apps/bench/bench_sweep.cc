@@ -37,8 +37,9 @@ int run_sweep(const ModelBenchFlags& flags, ModelOptions options) {
     control = open_model({.model = options});
   }
   if (!flags.model.json)
-    fmt::print("{}, {}{}, medians of {} rounds, tok/s\n\n", options.model, own->identity(),
-               control ? " and control in turn" : "", flags.rounds);
+    fmt::print("{}, {}{}, decoding behind {} tokens, medians of {} rounds, tok/s\n\n",
+               options.model, own->identity(), control ? " and control in turn" : "", flags.behind,
+               flags.rounds);
   json::Array rows;
   const auto measure_row = [&](const std::string& what,
                                FunctionRef<double(const std::shared_ptr<Model>&)> rate) {
@@ -56,8 +57,10 @@ int run_sweep(const ModelBenchFlags& flags, ModelOptions options) {
   for (const int batch : flags.batches)
     measure_row(fmt::format("decode, batch {}", batch), [&](const std::shared_ptr<Model>& model) {
       const int rows = std::clamp(batch * flags.behind, 512, kChunkRows);
+      // So many steps bring prompts; the first sequence still decodes when the last one begins.
+      const int answer = 24 + batch * flags.behind / rows;
       const Seconds seconds =
-          run_requests(model, batch, flags.behind, 24, rows, flags.async_scheduling);
+          run_requests(model, batch, flags.behind, answer, rows, flags.async_scheduling);
       return batch * seconds.decode_steps / seconds.decode;
     });
   for (const int length : flags.prompts) {
@@ -77,6 +80,7 @@ int run_sweep(const ModelBenchFlags& flags, ModelOptions options) {
     fmt::print("{}\n", json::dump(json::Object{{"model", options.model},
                                                {"identity", own->identity()},
                                                {"rounds", flags.rounds},
+                                               {"behind", flags.behind},
                                                {"rows", std::move(rows)}},
                                   2));
   return 0;

@@ -77,8 +77,9 @@ int path_cells_for(const Model& model, const ModelDrafterOptions& options) {
       std::clamp<int64_t>(room.kv_bytes / 4 / chunk_bytes(model), 1, room.max_sequences * paths));
 }
 
-// Blocks of keys and values in what is left of the memory.
-int blocks_for(const Model& model, const ModelDrafterOptions& options, int32_t context) {
+// Blocks of keys and values in what cells leave of the memory; one sequence always has its own.
+int blocks_for(const Model& model, const ModelDrafterOptions& options, int32_t context,
+               const RunnerLimits& limits) {
   const DecoderSpec& spec = model.spec();
   const int64_t bytes =
       SequenceStore::block_bytes(states_of(spec, {}, {0, layers_of(model, options.exit_layer)}),
@@ -87,23 +88,24 @@ int blocks_for(const Model& model, const ModelDrafterOptions& options, int32_t c
   const int64_t useful = options.room.max_sequences * longest + kMaxDraftNodes;
   int64_t left = options.room.kv_bytes;
   if (has_states(spec))
-    left -= cells_for(model, options) * cell_bytes(model) +
-            path_cells_for(model, options) * chunk_bytes(model);
-  return static_cast<int>(std::max(longest, std::min(useful, left / bytes)));
+    left -= Runner::cell_bytes(states_of(spec), limits, model.arithmetic().cache);
+  return static_cast<int>(std::max(longest, std::min(useful, left / std::max<int64_t>(bytes, 1))));
 }
 
 RunnerLimits limits_of(const Model& model, const ModelDrafterOptions& options, int32_t context) {
   expect_own_states(model, options);
   const DrafterRoom& room = options.room;
   const int32_t tree_rows = 1 + inner_nodes(ranks_below(options.shape));
-  return {.blocks = blocks_for(model, options, context),
-          .block_size = kBlockSize,
-          .max_rows = std::max(room.catch_up_rows, room.max_sequences * tree_rows),
-          .max_logit_rows = kLogitRows,
-          .cells = cells_for(model, options),
-          .draft_cells = path_cells_for(model, options),
-          .drafts_move_states = false,
-          .exit_layer = options.exit_layer};
+  RunnerLimits limits{.blocks = 0,
+                      .block_size = kBlockSize,
+                      .max_rows = std::max(room.catch_up_rows, room.max_sequences * tree_rows),
+                      .max_logit_rows = kLogitRows,
+                      .cells = cells_for(model, options),
+                      .draft_cells = path_cells_for(model, options),
+                      .drafts_move_states = false,
+                      .exit_layer = options.exit_layer};
+  limits.blocks = blocks_for(model, options, context, limits);
+  return limits;
 }
 
 int32_t context_of(const Model& model, const DrafterRoom& room) {
@@ -126,7 +128,8 @@ ModelDrafter::ModelDrafter(std::shared_ptr<Model> model, const ModelDrafterOptio
       context_(context_of(*model_, options.room)),
       has_states_(has_states(model_->spec())),
       path_cells_(path_cells_for(*model_, options)),
-      blocks_(blocks_for(*model_, options, context_), kBlockSize, cells_for(*model_, options)),
+      blocks_(limits_of(*model_, options, context_).blocks, kBlockSize,
+              cells_for(*model_, options)),
       executor_(*model_, limits_of(*model_, options, context_), threads),
       sampler_(pool_.size(), model_->host_kernels(), options.confidence) {
   batch_.skipped_layers = options.skipped_layers;

@@ -26,6 +26,13 @@ Operations::Operations(const Decoder& model, int64_t rows, Workspace& ws, Group&
       tape_(io.tape),
       at_once_(model.arithmetic.is_baseline ? AtOnce() : invar::at_once(model.kernels)) {}
 
+Operations::~Operations() {
+  try {
+    join();
+  } catch (const std::exception&) {  // what failed before is being thrown
+  }
+}
+
 void Operations::embed(float* out) {
   run("embed", kernels_.embed,
       EmbedParams{.tokens = tables_.tokens,
@@ -210,9 +217,9 @@ bool Operations::may_fork(std::initializer_list<const Matrix*> matrices) const {
 void Operations::fork(FunctionRef<void()> work) {
   CHECK(!has_forked_, "one branch at a time");
   on_ = ws_.branch.fork(model_.execution);
+  has_forked_ = true;
   work();
   on_ = model_.execution;
-  has_forked_ = true;
 }
 
 void Operations::join() {

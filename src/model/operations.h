@@ -19,6 +19,9 @@ class Operations {
  public:
   Operations(const Decoder& model, int64_t rows, Workspace& ws, Group& group, const Hooks& hooks,
              ForwardIo& io);
+  // A branch is joined where a step fails before that, too: the next step uses its memory.
+  ~Operations();
+  Operations(const Operations&) = delete;
 
   // out = rows of the embedding
   void embed(float* out);

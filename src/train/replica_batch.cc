@@ -76,7 +76,7 @@ void Trainer::Replica::build_batch(std::span<const PackedRow> rows) {
     mtp_->wanted.weights.push_back(has ? wanted_.weights[t + 1] : 0.0f);
     mtp_->batch.rows[t].token = wanted_.targets[t];
     const int every = options_.mtp_own_every, position = batch_.rows[t].position;
-    if (every > 0 && position > 0 && position % every == every - 1)
+    if (every > 0 && position % every == every - 1)
       mtp_->own_rows.push_back(static_cast<int32_t>(t));
   }
 }

@@ -149,7 +149,9 @@ void expect_trainable(const DecoderSpec& spec) {
   // A module has no LayerNorms, and those of Kimi Linear are not read.
   if (spec.mtp_layers > 0 && (spec.norm == NormKind::layer || spec.family == "kimi_linear"))
     fail(
-        "expected no module of multi-token prediction beside a {} model that is trained, found one",
+        "expected no module of multi-token prediction beside a {} model that is trained, found "
+        "one: "
+        "modules have no LayerNorms, and those of Kimi Linear are not read",
         spec.family);
   expect_backward(spec);
 }
