@@ -56,9 +56,10 @@ int run_sweep(const ModelBenchFlags& flags, ModelOptions options) {
   };
   for (const int batch : flags.batches)
     measure_row(fmt::format("decode, batch {}", batch), [&](const std::shared_ptr<Model>& model) {
-      const int rows = std::clamp(batch * flags.behind, 512, kChunkRows);
+      const int64_t tokens = int64_t{batch} * flags.behind;
+      const int rows = static_cast<int>(std::clamp<int64_t>(tokens, 512, kChunkRows));
       // So many steps bring prompts; the first sequence still decodes when the last one begins.
-      const int answer = 24 + batch * flags.behind / rows;
+      const int answer = static_cast<int>(24 + tokens / rows);
       const Seconds seconds =
           run_requests(model, batch, flags.behind, answer, rows, flags.async_scheduling);
       return batch * seconds.decode_steps / seconds.decode;

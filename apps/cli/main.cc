@@ -40,8 +40,7 @@ void understand_help_all(const CLI::App& app, Words& words) {
   for (const std::string& word : words) {
     const auto inner =
         command->get_subcommands([&](const CLI::App* one) { return one->get_name() == word; });
-    if (inner.empty()) break;
-    command = inner.front();
+    if (!inner.empty()) command = inner.front();  // else an option, or what it takes
   }
   if (!command->get_help_all_ptr())
     std::ranges::replace(words, std::string("--help-all"), std::string("--help"));

@@ -15,6 +15,8 @@ namespace {
 using Expr = Language::Expr;
 using regex::Node;
 
+constexpr int64_t kWorkOfNode = 10;
+
 // The character before a place: none, one that is part of a word (\w), or another.
 enum Before { kStart, kOther, kWord };
 
@@ -25,6 +27,10 @@ struct Rest {
       : after{at_start, behind_other, behind_word} {}
   bool asks_of_start() const { return after[kStart] != after[kOther]; }
   bool asks_of_word() const { return after[kOther] != after[kWord]; }
+  bool is(Expr always) const {
+    return std::all_of(std::begin(after), std::end(after),
+                       [&](Expr behind) { return behind == always; });
+  }
 
   Expr after[3];
 };
@@ -37,6 +43,12 @@ bool has(const Node& node, Node::Kind kind) {
 bool looks_around(const Node& node) {
   return node.kind >= Node::kLook ||
          std::any_of(node.children.begin(), node.children.end(), looks_around);
+}
+
+int64_t nodes_of(const Node& node) {
+  int64_t nodes = 1 + std::ssize(node.ranges) / 4;
+  for (const Node& child : node.children) nodes += nodes_of(child);
+  return nodes;
 }
 
 bool may_be_empty(const Node& node) {
@@ -110,6 +122,7 @@ class ExpressionBuilder {
   Rest before(std::span<const Node> parts, Rest rest) {
     size_t end = parts.size();
     for (size_t i = parts.size(); i-- > 0;) {
+      language_.budget().spend(3 * nodes_of(parts[i]));  // all of it is looked at, here and below
       if (!looks_around(parts[i])) continue;
       rest = before(parts[i], plain(parts.subspan(i + 1, end - i - 1), rest));
       end = i;
@@ -118,6 +131,8 @@ class ExpressionBuilder {
   }
 
   Rest before(const Node& node, const Rest& rest) {
+    language_.budget().spend(1);
+    if (rest.is(language_.nothing())) return rest;
     if (node.kind == Node::kSequence) return before(std::span(node.children), rest);
     if (node.kind == Node::kLook) return look(node, rest);
     if (node.kind == Node::kBoundary) return boundary(node, rest);
@@ -139,6 +154,7 @@ class ExpressionBuilder {
   }
 
   Rest any_of(const std::vector<Rest>& options) {
+    language_.budget().spend(std::ssize(options));
     const auto make = [&](Before p) {
       std::vector<Expr> all;
       for (const Rest& option : options) all.push_back(option.after[p]);
@@ -187,6 +203,7 @@ class ExpressionBuilder {
     if (has(part, Node::kBoundary))
       fail_usage("the regular expression has a \\b or \\B that is repeated");
     const bool begins = has(part, Node::kBegin);
+    language_.budget().spend(2 * kWorkOfNode * nodes_of(part));  // it is copied
     Node more{Node::kRepeat,
               {},
               {without(part, begins ? Node::kBegin : Node::kEnd)},
@@ -216,8 +233,7 @@ class ExpressionBuilder {
     const bool is_pair = part.kind == Node::kSequence && part.children.size() == 2;
     const Node& look = is_pair ? within_groups(part.children[0]) : part;
     const Node& one = is_pair ? within_groups(part.children[1]) : part;
-    const bool is_last = std::all_of(std::begin(rest.after), std::end(rest.after),
-                                     [&](Expr behind) { return behind == language_.empty(); });
+    const bool is_last = rest.is(language_.empty());
     if (look.kind != Node::kLook || !look.negated || one.kind != Node::kCharacter || !is_last ||
         has(look, Node::kBegin) || has(look, Node::kBoundary))
       fail_usage("the regular expression has a look-ahead that is repeated");
@@ -274,6 +290,7 @@ class ExpressionBuilder {
   }
 
   Expr plain(const Node& node) {
+    language_.budget().spend(1);
     if (node.kind == Node::kCharacter) return characters_.of(node.ranges);
     std::vector<Expr> parts;
     for (const Node& child : node.children) parts.push_back(plain(child));
@@ -290,18 +307,8 @@ class ExpressionBuilder {
 
 }  // namespace
 
-namespace {
-
-int64_t nodes_of(const regex::Node& node) {
-  int64_t nodes = 1 + std::ssize(node.ranges) / 4;
-  for (const regex::Node& child : node.children) nodes += nodes_of(child);
-  return nodes;
-}
-
-}  // namespace
-
 Expr regex_expression(Characters& characters, const regex::Node& pattern, Match match) {
-  characters.language().budget().spend(20 + 10 * nodes_of(pattern));
+  characters.language().budget().spend(20 + kWorkOfNode * nodes_of(pattern));
   return ExpressionBuilder(characters, match).outermost(pattern, false, false);
 }
 
