@@ -27,6 +27,16 @@ void print_sweep_row(const std::string& what, const SweepRates& rates) {
              median(rates.control), 100 * median(ratios));
 }
 
+// Whether so many tokens are more than the model has positions for; says so.
+bool is_left_out(const ModelBenchFlags& flags, const Model& model, const std::string& what,
+                 int64_t tokens) {
+  const int most = model.spec().max_positions;
+  if (tokens > most && !flags.model.json)
+    fmt::print("  {:20} left out: {} tokens, where the model has {} positions\n", what, tokens,
+               most);
+  return tokens > most;
+}
+
 }  // namespace
 
 int run_sweep(const ModelBenchFlags& flags, ModelOptions options) {
@@ -54,24 +64,22 @@ int run_sweep(const ModelBenchFlags& flags, ModelOptions options) {
     if (!flags.model.json) print_sweep_row(what, rates);
     std::fflush(stdout);
   };
-  for (const int batch : flags.batches)
-    measure_row(fmt::format("decode, batch {}", batch), [&](const std::shared_ptr<Model>& model) {
-      const int64_t tokens = int64_t{batch} * flags.behind;
-      const int rows = static_cast<int>(std::clamp<int64_t>(tokens, 512, kChunkRows));
-      // So many steps bring prompts; the first sequence still decodes when the last one begins.
-      const int answer = static_cast<int>(24 + tokens / rows);
-      const Seconds seconds =
-          run_requests(model, batch, flags.behind, answer, rows, flags.async_scheduling);
+  for (const int batch : flags.batches) {
+    const std::string what = fmt::format("decode, batch {}", batch);
+    const int64_t tokens = int64_t{batch} * flags.behind;
+    const int rows = static_cast<int>(std::clamp<int64_t>(tokens, 512, kChunkRows));
+    // So many steps bring prompts; the first sequence still decodes when the last one begins.
+    const int64_t answer = 24 + tokens / rows;
+    if (is_left_out(flags, *own, what, flags.behind + answer)) continue;
+    measure_row(what, [&](const std::shared_ptr<Model>& model) {
+      const Seconds seconds = run_requests(model, batch, flags.behind, static_cast<int>(answer),
+                                           rows, flags.async_scheduling);
       return batch * seconds.decode_steps / seconds.decode;
     });
+  }
   for (const int length : flags.prompts) {
     const std::string what = fmt::format("prefill {}", length);
-    if (length >= own->spec().max_positions) {
-      if (!flags.model.json)
-        fmt::print("  {:20} left out: a prompt has at most {} tokens\n", what,
-                   own->spec().max_positions - 1);
-      continue;
-    }
+    if (is_left_out(flags, *own, what, int64_t{length} + 1)) continue;
     measure_row(what, [&](const std::shared_ptr<Model>& model) {
       const int rows = std::min(length, kChunkRows);
       return length / run_requests(model, 1, length, 1, rows, flags.async_scheduling).total;

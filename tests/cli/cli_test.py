@@ -189,12 +189,13 @@ class BenchLoad(CliTest):
                             "--alone", "--batches", "1,128", "--prompts", "32,1000000").decode()
         for what in ("decode, batch 1", "decode, batch 128", "prefill 32"):
             self.assertRegex(rows, what + r" +[0-9]+\.[0-9]\n")
-        self.assertRegex(rows, r"prefill 1000000 +left out: a prompt has at most [0-9]+ tokens")
+        self.assertRegex(rows, r"prefill 1000000 +left out: 1000001 tokens, where the model has [0-9]+ positions")
         few = ("bench", "model", "tiny", "--load-format", "dummy:1", "--threads", "1", "--rounds", "1", "--sweep", "--alone")
         alone = self.succeed(*few, "--batches", "2", "--behind", "40").decode()
         self.assertIn("decode, batch 2", alone)
         self.assertNotIn("prefill", alone)
         self.assertNotIn("decode", self.succeed(*few, "--prompts", "32").decode())
+        self.assertRegex(self.succeed(*few, "--batches", "1", "--behind", "100000").decode(), "decode, batch 1 +left out: ")
         self.refuse(2, "expected --behind of 1 or more tokens, found 0", *few, "--behind", "0")
 
     def test_bench_divergence(self):

@@ -168,7 +168,8 @@ class ShortRow {
     return u;
   }
 
-  // What a head has one of: its sum of decays before this row, and the thread's of its chunk.
+  // Numbers of a head: the sum of decays before this row and at the thread's slot, the row's decay
+  // and factor.
   struct HeadNumbers {
     float before, of_slot, decay, factor;
   };
