@@ -3,7 +3,11 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <filesystem>
+#include <fstream>
+#include <sstream>
+#include <string>
 
 namespace invar {
 namespace {
@@ -12,9 +16,24 @@ Model tiny(int threads, int ranks) {
   return Model({.model = "tiny", .load_format = "dummy:7", .threads = threads, .ranks = ranks});
 }
 
+// Threads that run. A thread that was joined may stay in /proc for a moment while it exits: joining
+// waits for what the thread did, not for its entry. Its flags say so by then (proc(5), field 9 of
+// stat; PF_EXITING in Linux).
+bool runs(const std::filesystem::path& task) {
+  std::ifstream file(task / "stat");
+  std::string line;
+  if (!std::getline(file, line)) return false;                  // gone since it was listed
+  std::istringstream fields(line.substr(line.rfind(')') + 1));  // after the name: fields 3 and on
+  std::string skipped;
+  for (int field = 3; field < 9; ++field) fields >> skipped;
+  constexpr uint64_t kExiting = 0x4;
+  uint64_t flags = kExiting;
+  fields >> flags;
+  return (flags & kExiting) == 0;
+}
 int64_t threads_of_this_process() {
   const std::filesystem::directory_iterator tasks("/proc/self/task");
-  return std::distance(begin(tasks), end(tasks));
+  return std::count_if(begin(tasks), end(tasks), [](const auto& task) { return runs(task); });
 }
 
 TEST(Executor, RanksShareTheThreadsOut) {
