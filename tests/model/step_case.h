@@ -27,6 +27,8 @@ class StepCase {
         kv_(device, states_of(spec_),
             {.blocks = kSequences * kBlocksEach,
              .block_size = kBlockSize,
+             .cells = kSequences,
+             .scratch = {kRows, kRows},
              .layout = kernels.cache}),
         workspace_(decoder_, kRows, kRows, 1),
         sampler_(kernels.sample, decoder_.execution, kRows),
@@ -36,7 +38,7 @@ class StepCase {
   Batch batch(int count, uint32_t seed) {
     Batch batch;
     for (int s = 0; s < kSequences; ++s) {
-      BatchSequence sequence;
+      BatchSequence sequence{.blocks = {}, .cell = s};
       for (int i = 0; i < kBlocksEach; ++i) sequence.blocks.push_back(i * kSequences + s);
       batch.sequences.push_back(sequence);
       for (int i = 0; i < count; ++i)

@@ -5,11 +5,13 @@
 #include <deque>
 #include <functional>
 #include <mutex>
+#include <random>
 #include <vector>
 
 #include "base/error.h"
 #include "device/vacatable.h"
 #include "kernels/adapters.h"
+#include "kernels/recurrent.h"
 #include "kernels/sample.h"
 #include "kernels/select.h"
 
@@ -17,21 +19,76 @@ namespace invar {
 
 namespace {
 
-using Work = std::function<void()>;
+class DeferredStream;
 
-class DeferredGraph final : public Graph {
+// A piece of a stream's work. What is not ready waits for another stream.
+struct Item {
+  std::function<void()> work;
+  std::function<bool()> is_ready = [] { return true; };
+};
+
+// What a graph puts into its streams each time that it is launched.
+struct DeferredGraph final : Graph {
+  std::vector<std::pair<DeferredStream*, std::function<Item()>>> items;
+};
+
+// All streams of a device, and in which order their work is done.
+class Streams {
  public:
-  std::vector<Work> work;
+  explicit Streams(const DeferredOrder& order) : waits(order.waits) {
+    if (order.seed) random_.emplace(*order.seed);
+  }
+
+  void add(DeferredStream* stream) { all_.push_back(stream); }
+  void remove(DeferredStream* stream) { std::erase(all_, stream); }
+
+  // With a seed some work is done before anybody waits for it, of any stream.
+  void did_put() {
+    if (!random_) return;
+    for (uint32_t left = (*random_)() % 3; left > 0; --left) do_any();
+  }
+  // Until `is_over`: the stream's own work first, others' where it waits for them or a seed says
+  // so.
+  void work_until(DeferredStream& stream, const std::function<bool()>& is_over);
+  void end_recording();
+
+  std::recursive_mutex mutex;  // threads that load share a stream
+  DeferredGraph* recorded = nullptr;
+  const bool waits;  // streams for others, as they are told to
+
+ private:
+  bool do_any();
+
+  std::vector<DeferredStream*> all_;
+  std::optional<std::mt19937> random_;
+};
+
+class DeferredEvent final : public Event {
+ public:
+  void wait() override;
+  double seconds_since(const Event& earlier) const override {
+    return std::chrono::duration<double>(marks->done_at -
+                                         static_cast<const DeferredEvent&>(earlier).marks->done_at)
+        .count();
+  }
+
+  struct Marks {
+    int64_t put = 0, done = 0;  // how often the event was recorded, and how often that was done
+    std::chrono::steady_clock::time_point done_at;
+  };
+  std::shared_ptr<Marks> marks = std::make_shared<Marks>();
+  DeferredStream* stream = nullptr;  // that recorded it
 };
 
 class DeferredStream final : public Stream {
  public:
-  explicit DeferredStream(Device& device, bool& is_recording)
-      : device_(device), is_recording_(is_recording) {}
+  DeferredStream(Device& device, Streams& streams) : device_(device), streams_(streams) {
+    streams_.add(this);
+  }
+  ~DeferredStream() override { streams_.remove(this); }
 
-  void put(Work work) {
-    const std::lock_guard lock(mutex_);
-    recording_ ? recording_->work.push_back(work) : queue_.push_back(work);
+  void put(std::function<void()> work) {
+    put_made([=] { return Item{work}; });
   }
 
   void upload(void* to, const void* from, size_t bytes) override { copy(to, from, bytes); }
@@ -47,94 +104,114 @@ class DeferredStream final : public Stream {
   }
 
   void wait() override {
-    if (recording_) fail("a stream was waited for while it was recorded");
+    if (recorded_) fail("a stream was waited for while it was recorded");
     device_.note_wait();
-    work();
+    streams_.work_until(*this, [this] { return queue_.empty(); });
   }
-  void record(Event& event) override;
-  void wait_for(const Event&) override {}  // everything is one queue
+  void record(Event& event) override {
+    auto& mine = static_cast<DeferredEvent&>(event);
+    mine.stream = this;
+    put_made([marks = mine.marks] {
+      ++marks->put;
+      return Item{[marks] {
+        ++marks->done;
+        marks->done_at = std::chrono::steady_clock::now();
+      }};
+    });
+  }
+  void wait_for(const Event& event) override {
+    const auto& other = static_cast<const DeferredEvent&>(event);
+    if (!other.stream) return;
+    // A stream that waits for one that is recorded is recorded with it.
+    if (!recorded_) recorded_ = other.stream->recorded_;
+    if (!streams_.waits) return;
+    put_made([marks = other.marks] {
+      return Item{[] {}, [marks, put = marks->put] { return marks->done >= put; }};
+    });
+  }
 
   std::unique_ptr<Graph> record_graph(FunctionRef<void()> work) override {
     auto graph = std::make_unique<DeferredGraph>();
-    recording_ = graph.get();
-    is_recording_ = true;
-    const auto end = [&] {
-      recording_ = nullptr;
-      is_recording_ = false;
-    };
+    recorded_ = streams_.recorded = graph.get();
     try {
       work();
     } catch (...) {
-      end();
+      streams_.end_recording();
       throw;
     }
-    end();
+    streams_.end_recording();
     return graph;
   }
+  void end_recording() { recorded_ = nullptr; }
   void launch(Graph& graph) override {
-    for (const Work& work : static_cast<DeferredGraph&>(graph).work) put(work);
+    for (const auto& [stream, make] : static_cast<DeferredGraph&>(graph).items)
+      stream->put_made(make);
   }
 
-  void work() {
-    const std::lock_guard lock(mutex_);
-    while (!queue_.empty()) work_once();
-  }
-  void work_once() {
-    const std::lock_guard lock(mutex_);
+  // Does the first piece of work, if there is one that is ready.
+  bool do_first() {
+    if (queue_.empty() || !queue_.front().is_ready()) return false;
     const ScopedFlushToZero flush;
-    queue_.front()();
+    const Item item = std::move(queue_.front());
     queue_.pop_front();
+    item.work();
+    return true;
   }
   Device& device() { return device_; }
-  std::recursive_mutex& mutex() { return mutex_; }  // threads that load share a stream
+  Streams& streams() { return streams_; }
 
  private:
   void copy(void* to, const void* from, size_t bytes) {
     put([=] { std::memcpy(to, from, bytes); });
   }
+  void put_made(const std::function<Item()>& make) {
+    const std::lock_guard lock(streams_.mutex);
+    if (recorded_) return recorded_->items.emplace_back(this, make), void();
+    queue_.push_back(make());
+    streams_.did_put();
+  }
 
   Device& device_;
-  bool& is_recording_;
-  DeferredGraph* recording_ = nullptr;
-  std::recursive_mutex mutex_;
-  std::deque<Work> queue_;
+  Streams& streams_;
+  DeferredGraph* recorded_ = nullptr;
+  std::deque<Item> queue_;
 };
 
-class DeferredEvent final : public Event {
- public:
-  void wait() override {
-    if (!stream) return;
-    const std::lock_guard lock(stream->mutex());
-    if (is_done) return;
-    stream->device().note_wait();
-    while (!is_done) stream->work_once();
-  }
-  double seconds_since(const Event& earlier) const override {
-    return std::chrono::duration<double>(done_at -
-                                         static_cast<const DeferredEvent&>(earlier).done_at)
-        .count();
-  }
+void Streams::work_until(DeferredStream& stream, const std::function<bool()>& is_over) {
+  const std::lock_guard lock(mutex);
+  while (!is_over())
+    if (!(random_ && do_any()) && !stream.do_first() && !do_any())
+      fail("streams wait for each other");
+}
 
-  DeferredStream* stream = nullptr;
-  bool is_done = true;
-  std::chrono::steady_clock::time_point done_at;
-};
+// A piece of one of the streams, drawn where there is a seed.
+bool Streams::do_any() {
+  const size_t first = random_ ? (*random_)() % all_.size() : 0;
+  for (size_t i = 0; i < all_.size(); ++i)
+    if (all_[(first + i) % all_.size()]->do_first()) return true;
+  return false;
+}
 
-void DeferredStream::record(Event& event) {
-  auto& mark = static_cast<DeferredEvent&>(event);
-  const std::lock_guard lock(mutex_);
-  mark.stream = this;
-  mark.is_done = false;
-  put([&mark] {
-    mark.is_done = true;
-    mark.done_at = std::chrono::steady_clock::now();
-  });
+void Streams::end_recording() {
+  for (DeferredStream* stream : all_) stream->end_recording();
+  recorded = nullptr;
+}
+
+void DeferredEvent::wait() {
+  if (!stream) return;
+  Streams& streams = stream->streams();
+  const std::lock_guard lock(streams.mutex);
+  if (marks->done >= marks->put) return;
+  stream->device().note_wait();
+  streams.work_until(*stream, [this, put = marks->put] { return marks->done >= put; });
 }
 
 class DeferredDevice final : public Device, public VacatesMemory {
  public:
+  explicit DeferredDevice(const DeferredOrder& order) : streams_(order) {}
+
   void* allocate(size_t bytes, const char* what) override {
-    if (is_recording_) fail("memory was allocated while a stream was recorded");
+    if (streams_.recorded) fail("memory was allocated while a stream was recorded");
     return host_->allocate(bytes, what);
   }
   void release(void* address, size_t bytes) override { host_->release(address, bytes); }
@@ -151,7 +228,7 @@ class DeferredDevice final : public Device, public VacatesMemory {
   void* allocate_pinned(size_t bytes, const char* what) override { return allocate(bytes, what); }
   void release_pinned(void* address, size_t bytes) override { release(address, bytes); }
   std::unique_ptr<Stream> make_stream() override {
-    return std::make_unique<DeferredStream>(*this, is_recording_);
+    return std::make_unique<DeferredStream>(*this, streams_);
   }
   std::unique_ptr<Event> make_event() override { return std::make_unique<DeferredEvent>(); }
   void upload(void* to, const void* from, size_t bytes) override { copy(to, from, bytes); }
@@ -166,7 +243,7 @@ class DeferredDevice final : public Device, public VacatesMemory {
   }
 
   std::unique_ptr<Device> host_ = make_host_device();
-  bool is_recording_ = false;
+  Streams streams_;
 };
 
 template <Order order, auto entry, typename Params>
@@ -174,6 +251,17 @@ void deferred(const Params& params, const Execution& on) {
   static_cast<DeferredStream*>(on.stream)->put([=] {
     static const Kernels kernels = select_kernels(order, "scalar");
     (kernels.*entry)(params, Execution{});
+  });
+}
+
+// Experts multiply by a function of their table.
+template <Order order, auto entry, auto product, typename Params>
+void deferred_experts(const Params& params, const Execution& on) {
+  static_cast<DeferredStream*>(on.stream)->put([=] {
+    static const Kernels kernels = select_kernels(order, "scalar");
+    Params own = params;
+    own.matmul = kernels.*product;
+    (kernels.*entry)(own, Execution{});
   });
 }
 
@@ -260,14 +348,35 @@ Kernels table() {
           .gate_pairs = deferred<order, &Kernels::gate_pairs, GatePairsParams>};
 }
 
+// And those of experts and of layers with a state.
+template <Order order>
+Kernels whole_table() {
+  Kernels all = table<order>();
+  all.route = deferred<order, &Kernels::route, RouteParams>;
+  all.sort_rows = deferred<order, &Kernels::sort_rows, SortRowsParams>;
+  all.gather_rows = deferred<order, &Kernels::gather_rows, GatherRowsParams>;
+  all.expert_matmul =
+      deferred_experts<order, &Kernels::expert_matmul, &Kernels::matmul, ExpertMatmulParams>;
+  all.expert_gated_matmul = deferred_experts<order, &Kernels::expert_gated_matmul,
+                                             &Kernels::gated_matmul, ExpertGatedMatmulParams>;
+  all.combine = deferred<order, &Kernels::combine, CombineParams>;
+  all.copy_cells = deferred<order, &Kernels::copy_cells, CopyCellsParams>;
+  all.short_conv = deferred<order, &Kernels::short_conv, ShortConvParams>;
+  all.recurrent_gates = deferred<order, &Kernels::recurrent_gates, RecurrentGatesParams>;
+  all.recurrent_keys = deferred<order, &Kernels::recurrent_keys, RecurrentKeysParams>;
+  all.recurrence = deferred<order, &Kernels::recurrence, RecurrenceParams>;
+  all.gated_norm = deferred<order, &Kernels::gated_norm, GatedNormParams>;
+  return all;
+}
+
 }  // namespace
 
-std::unique_ptr<Device> make_deferred_device() {
-  return std::make_unique<DeferredDevice>();
+std::unique_ptr<Device> make_deferred_device(const DeferredOrder& order) {
+  return std::make_unique<DeferredDevice>(order);
 }
 
 Kernels deferred_kernels(Order order) {
-  return order == Order::hopper ? table<Order::hopper>() : table<Order::portable>();
+  return order == Order::hopper ? whole_table<Order::hopper>() : whole_table<Order::portable>();
 }
 
 }  // namespace invar

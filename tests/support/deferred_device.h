@@ -5,13 +5,22 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 
 #include "device/execution.h"
 #include "kernels/inference.h"
 
 namespace invar {
 
-std::unique_ptr<Device> make_deferred_device();
+// In which order the work of several streams is done.
+struct DeferredOrder {
+  // Without one, a stream's work is done when it is waited for. A seed does work at any time before
+  // that, too, in an order drawn from those that the streams' events allow.
+  std::optional<uint32_t> seed = {};
+  bool waits = true;  // false, for controls: no stream waits for another's event
+};
+
+std::unique_ptr<Device> make_deferred_device(const DeferredOrder& order = {});
 
 // The scalar kernels of an order, put into the execution's stream.
 Kernels deferred_kernels(Order order);
