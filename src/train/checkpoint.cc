@@ -148,19 +148,15 @@ void expect_array(const TensorSource& source, const char* name, int64_t size) {
     fail("{}: expected {} numbers of f32", source.where(name), size);
 }
 
-std::string optional_file(const fs::path& path) {
-  return fs::exists(path) ? read_whole_file(path.string()) : std::string();
-}
-
 }  // namespace
 
-TokenizerTexts read_tokenizer_texts(const std::string& directory) {
-  const fs::path from = directory;
-  if (!fs::exists(from / "tokenizer.json"))
-    fail("{}: expected a model directory with a tokenizer.json, found none", directory);
-  return {optional_file(from / "tokenizer.json"),
-          optional_file(from / "tokenizer_config.json"),
-          optional_file(from / "special_tokens_map.json"),
+TokenizerTexts read_tokenizer_texts(const std::string& model) {
+  auto texts = model_texts(model);
+  if (!texts.contains("tokenizer.json"))
+    fail("{}: expected a model with a tokenizer.json, found none", model);
+  return {texts["tokenizer.json"],
+          texts["tokenizer_config.json"],
+          texts["special_tokens_map.json"],
           {}};
 }
 

@@ -32,7 +32,7 @@ struct SavedRun {
 
 // The tokenizer's files of a model directory as they stand there, to be written beside other
 // weights. Throws Error when there is no tokenizer.json.
-TokenizerTexts read_tokenizer_texts(const std::string& directory);
+TokenizerTexts read_tokenizer_texts(const std::string& model);
 
 // The id of a token that training needs, such as <|im_end|>. Throws Error when there is none.
 int32_t id_of_special(const Tokenizer& tokenizer, const char* name);

@@ -3,11 +3,10 @@
 #include <algorithm>
 
 #include "base/error.h"
+#include "engine/model_description.h"
 #include "model/adapter_weights.h"
-#include "model/families/family_source.h"
 #include "model/families/tensors.h"
 #include "numerics/philox.h"
-#include "weights/hf_directory.h"
 
 namespace invar {
 
@@ -17,18 +16,20 @@ PeftSettings LoraOptions::peft_settings() const {
   return named;
 }
 
-void open_base(const std::string& directory, ModelConfig& model, LoraOptions& lora) {
-  const HfDirectory files = open_hf_directory(directory);
-  model = parse_model_config(files.config, files.generation_config, directory);
-  if (!model.quantization.is_null())
-    fail_usage(
-        "{}: expected weights of bf16, f16 or f32 beside an adapter that is trained, found a "
-        "quantization_config",
-        directory);
-  auto stored = open_checkpoint(directory);
-  check_tensors(model.spec, *stored);
+std::string base_weights(const ModelConfig& model) {
+  return model.quantization.is_null() ? "rounded" : "twin";
+}
+
+void open_base(const std::string& path, ModelConfig& model, LoraOptions& lora) {
+  ModelOptions options{.model = path};
+  model = read_model_config(options);
+  if (model.head != Head::tokens)
+    fail_usage("{}: expected a model that gives tokens beside an adapter that is trained", path);
+  options.weights = base_weights(model);
+  auto tensors = open_weights(options, model);
+  check_tensors(spec_of_stored(model.spec, *tensors), *tensors);
   model.spec.mtp_layers = 0;
-  lora.base = decoder_tensors(model.spec, std::move(stored));
+  lora.base = std::move(tensors);
 }
 
 std::vector<AdapterModule> lora_modules(const DecoderSpec& spec, const LoraOptions& lora) {

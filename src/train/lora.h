@@ -3,6 +3,7 @@
 #pragma once
 
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "model/families/families.h"
@@ -21,10 +22,13 @@ struct LoraOptions {
   PeftSettings peft_settings() const;
 };
 
-// Reads the model of a directory, beside which an adapter is to be trained: its configuration,
-// without a module that predicts further, and its weights. Throws Error, and UsageError for weights
-// that are quantised.
-void open_base(const std::string& directory, ModelConfig& model, LoraOptions& lora);
+// Reads the model beside which an adapter is to be trained, of a directory or a GGUF file: its
+// configuration, without a module that predicts further, and its weights. Quantised ones are their
+// bf16 twins (numerics 0.1). Throws Error.
+void open_base(const std::string& path, ModelConfig& model, LoraOptions& lora);
+// The numbers that an engine is to compute with (ModelOptions::weights), so that its bits are the
+// trainer's.
+std::string base_weights(const ModelConfig& model);
 
 // The modules that have an adapter, in the order of computation. Throws Error naming a target that
 // can have none.

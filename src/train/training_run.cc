@@ -172,7 +172,7 @@ class Run {
     t.instruction_set = options_.instruction_set;
     if (!recipe_.base.empty()) {
       open_base(recipe_.base, t.model, t.lora);
-      base_digest_ = digest_of(*open_checkpoint(recipe_.base));
+      base_digest_ = digest_of(t.lora.base->as_stored());
     }
     t.model.bos_id = id_of_special(tokenizer_, "<|endoftext|>");
     t.model.eos_ids = {id_of_special(tokenizer_, "<|endoftext|>"),

@@ -11,6 +11,8 @@
 #include "../weights/model_files.h"
 #include "base/error.h"
 #include "base/json.h"
+#include "model/families/gguf_checkpoint.h"
+#include "model/families/quantised_checkpoint.h"
 #include "session/adapter.h"
 #include "train/rl/rl_run.h"
 #include "train/training_run.h"
@@ -287,6 +289,46 @@ TEST_F(LoraRuns, LearnByReinforcement) {
                  "expected the trained policy as the sampler beside [lora]");
   expect_message(refusal("[[runs]]\nname = \"c\"\narithmetic = \"control\"\n"),
                  "expected the trained policy as the sampler of every run beside [lora]");
+}
+
+// Beside numbers of 8 and 4 bits an adapter is the one beside their bf16 twin, and the sampler that
+// computes with them is the trained policy.
+TEST_F(LoraRuns, AreThoseOfTheTwinBesideQuantisedModels) {
+  ThreadPool pool(1);
+  const std::string base = *directory_ / "base/model";
+  const std::string plain = run_training(recipe(), to<RunOptions>("whole")).weights_digest;
+  const std::map<std::string, std::function<void(const std::string&)>> made = {
+      {"w8a8", [&](const std::string& to) { write_w8a8(base, to, pool); }},
+      {"fp8", [&](const std::string& to) { write_fp8(base, to, pool); }},
+      {"q8_0.gguf", [&](const std::string& to) { write_gguf_model(base, to, DType::q8_0, pool); }},
+      {"q4_0.gguf", [&](const std::string& to) { write_gguf_model(base, to, DType::q4_0, pool); }}};
+  for (const auto& [name, make] : made) {
+    SCOPED_TRACE(name);
+    const std::string model = *directory_ / name, twin = *directory_ / ("twin-of-" + name);
+    make(model);
+    write_dequantised(model, twin, pool);
+    const auto digest_beside = [&](const std::string& of) {
+      const std::string path =
+          write("beside.toml", replaced(kLora, "base/model", fs::relative(of, directory_->path())));
+      return run_training(read_recipe(path),
+                          to<RunOptions>("beside-" + fs::path(of).filename().string()))
+          .weights_digest;
+    };
+    const std::string digest = digest_beside(model);
+    EXPECT_EQ(digest, digest_beside(twin));
+    EXPECT_NE(digest, plain);
+
+    auto options = to<rl::RlOptions>("rl-" + name);
+    options.until = 2;
+    int steps = 0;
+    options.progress = [&](const rl::RlProgress& p) {
+      EXPECT_GT(p.mismatch.tokens, 200);
+      EXPECT_EQ(p.mismatch.different, 0);
+      ++steps;
+    };
+    run_rl(rl::read_rl_recipe(write("rl.toml", replaced(kRl, "base/model", name))), options);
+    EXPECT_EQ(steps, 2);
+  }
 }
 
 }  // namespace

@@ -56,7 +56,7 @@ class Run {
     rollouts_ = std::make_unique<Rollouts>(
         InstanceOptions{.model = {.model = recipe_.model,
                                   .arithmetic = recipe_.sampler.arithmetic,
-                                  .weights = "rounded",
+                                  .weights = base_weights(recipe_.trainer.model),
                                   .device = options_.device,
                                   .instruction_set = options_.instruction_set,
                                   .threads = options_.threads},
@@ -99,8 +99,9 @@ class Run {
     return every > 0 && step / every != (step - recipe_.policy.updates) / every;
   }
 
-  void read_model() {
+  void open_policy() {
     TrainerOptions& t = recipe_.trainer;
+    if (t.lora.is_on()) return open_base(recipe_.model, t.model, t.lora);
     const HfDirectory directory = open_hf_directory(recipe_.model);
     t.model = parse_model_config(directory.config, directory.generation_config, recipe_.model);
     const auto other =
@@ -109,7 +110,11 @@ class Run {
     // A module that predicts one token further drafts and is no part of the policy: it is neither
     // trained nor kept.
     t.model.spec.mtp_layers = 0;
-    if (t.lora.is_on()) open_base(recipe_.model, t.model, t.lora);
+  }
+
+  void read_model() {
+    TrainerOptions& t = recipe_.trainer;
+    open_policy();
     columns_ = routed_columns(t.model.spec);
     scores_.emplace(recipe_, columns_);
     if (recipe_.sampler.replays_routes && columns_ == 0)
@@ -143,7 +148,9 @@ class Run {
 
   void start() {
     make_run_directory(options_);
-    identity_ = recipe_.identity(to_hex(weights_digest(*source_, source_->names(), pool_)));
+    const TensorSource& first =
+        recipe_.trainer.lora.is_on() ? recipe_.trainer.lora.base->as_stored() : *source_;
+    identity_ = recipe_.identity(to_hex(weights_digest(first, first.names(), pool_)));
     if (!recipe_.own.file.empty()) {
       own_ = std::make_unique<OwnProblems>(recipe_.own);
       identity_.set("problems", own_->digest());
