@@ -618,8 +618,7 @@ TEST_F(RlRuns, RefuseBadInputInOneSentence) {
   const auto runs = [&](RlRecipe r) { return sentence_of([&] { digest(r, to("bad")); }); };
   RlRecipe r = recipe();
   r.model = (directory_ / "none").string();
-  EXPECT_NE(runs(r).find("none: expected a model with a tokenizer.json"),
-            std::string::npos);
+  EXPECT_NE(runs(r).find("none: expected a model with a tokenizer.json"), std::string::npos);
   // A model of another vocabulary than its tokenizer's.
   const fs::path other = directory_ / "other";
   fs::copy(directory_ / "start/model", other);
