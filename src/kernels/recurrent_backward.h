@@ -29,7 +29,7 @@ struct ShortConvBackwardParams {
   int64_t d_sum_stride;
   float *dx, *d_factor, *d_gate;  // [T][channels]; the last two null where the forward has none
   int64_t dx_stride;              // of all three
-  float* d_weight;                // [taps][channels], chains that go on
+  float* d_weight;                // [taps][channels], chains that go on; null: of a frozen weight
   int64_t d_weight_stride;
   float* d_bias;  // [channels] or null
 };

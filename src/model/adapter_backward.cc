@@ -6,7 +6,7 @@ namespace invar {
 
 // u = act(s A x) again, then d_u = dy * B and v = act(s d_u), which goes back to x.
 void BackwardPass::adapter(const Matrix& w, const Activation& x, int split_k, const Activation& dy,
-                           float* d_x) {
+                           float* d_x, int64_t d_x_stride) {
   const AdapterGradients::Product* beside = io_.adapter ? io_.adapter->beside(w) : nullptr;
   if (!beside) return;
   const AdapterWeights::Product& forward = *beside->forward;
@@ -30,7 +30,7 @@ void BackwardPass::adapter(const Matrix& w, const Activation& x, int split_k, co
   matmul("adapter dU", dy, beside->b, params.sums);
   params.inner = io_.adapter->d_inner(*beside);
   run("adapter round", model_.kernels.adapter_round, params);
-  matmul("adapter dX", params.inner, beside->a, d_x, true);
+  matmul("adapter dX", params.inner, beside->a, d_x, true, d_x_stride);
   adapter_gradients(*beside, x, dy);
 }
 
@@ -40,12 +40,13 @@ void BackwardPass::adapter_gradients(const AdapterGradients::Product& beside, co
   const Activation u = io_.adapter->inner(beside), v = io_.adapter->d_inner(beside);
   pack(x, beside.forward->a.k, rows_);
   for (const AdapterGradients::Tensor& tensor : beside.tensors)
-    extend_weight("adapter dA", gradient_at(tensor.a), v, tensor.inner, tensor.inputs, rows_);
+    extend_weight("adapter dA", gradient_at(tensor.chain), v, tensor.inner, tensor.inputs, rows_);
   for (const AdapterGradients::Tensor& tensor : beside.tensors) {
     Activation own = u;
     own.data = static_cast<bf16_t*>(u.data) + tensor.inner.first;
     pack(own, tensor.rank, rows_);
-    extend_weight("adapter dB", gradient_at(tensor.b), dy, tensor.outputs, tensor.rank, rows_);
+    for (const auto& [first, outputs] : tensor.rows)
+      extend_weight("adapter dB", gradient_at(tensor.b) + first, dy, outputs, tensor.rank, rows_);
   }
 }
 

@@ -10,8 +10,9 @@ namespace invar {
 namespace {
 
 // Outputs of one tensor in a row of all of its product's.
-Columns columns_of(const AdapterOutputs& of) {
-  if (of.step == 1) return {of.output, of.b.n};
+Columns columns_of(const AdapterOutputs& of, const AdapterRows& rows) {
+  if (of.step == 1) return {of.output + rows.output, rows.count};
+  CHECK(rows.count == of.b.n, "a matrix of a pair whose rows stand apart");
   return {0, of.b.n, static_cast<int>(of.output / kPanelWidth)};
 }
 
@@ -37,6 +38,7 @@ AdapterGradients::AdapterGradients(const Decoder& decoder, const AdapterWeights&
     width = std::max(width, product.a.n);
     add(decoder, product, offsets);
   }
+  place_chains(layout.gradient_size());
   const auto values = static_cast<size_t>(max_rows * width);
   sums_ = {decoder.device(), values, "an adapter's backward pass"};
   inner_ = {decoder.device(), values, "an adapter's backward pass"};
@@ -52,12 +54,35 @@ void AdapterGradients::add(const Decoder& decoder, const AdapterWeights::Product
         {}};
   for (size_t i = 0; i < product.outputs.size(); ++i) {
     const AdapterOutputs& of = product.outputs[i];
-    to.tensors.push_back({.a = offset_of(offsets, peft_name(product.modules[i], 'A')),
-                          .b = offset_of(offsets, peft_name(product.modules[i], 'B')),
-                          .rank = of.b.k,
-                          .inner = {of.inner, of.b.k},
-                          .outputs = columns_of(of),
-                          .inputs = product.a.k});
+    Tensor& tensor =
+        to.tensors.emplace_back(Tensor{.a = offset_of(offsets, peft_name(product.modules[i], 'A')),
+                                       .b = offset_of(offsets, peft_name(product.modules[i], 'B')),
+                                       .rank = of.b.k,
+                                       .inner = {of.inner, of.b.k},
+                                       .inputs = product.a.k,
+                                       .rows = {},
+                                       .chain = -1});
+    for (const AdapterRows& rows : product.rows[i])
+      tensor.rows.push_back({rows.stored * of.b.k, columns_of(of, rows)});
+  }
+}
+
+// Tensors with one A follow each other as their rows stand in its B.
+void AdapterGradients::place_chains(int64_t behind) {
+  std::vector<Tensor*> all;
+  for (auto& [data, product] : products_)
+    for (Tensor& tensor : product.tensors) all.push_back(&tensor);
+  std::ranges::sort(all, {}, [](const Tensor* t) { return std::pair(t->a, t->rows[0].first); });
+  int64_t before = -1;
+  for (Tensor* tensor : all) {
+    tensor->chain = tensor->a;
+    if (tensor->a == before) {
+      const int64_t count = tensor->rank * tensor->inputs;
+      tensor->chain = behind + later_size_;
+      later_uses_.push_back({tensor->chain, tensor->a, count});
+      later_size_ += round_up(count, kPanelWidth);
+    }
+    before = tensor->a;
   }
 }
 
@@ -87,8 +112,9 @@ void AdapterGradients::update(const bf16_t* numbers, const TrainingKernels& kern
   for (const auto& [data, product] : products_)
     for (const Tensor& tensor : product.tensors) {
       pack(numbers + tensor.a, tensor.rank, tensor.inputs, tensor.inner, product.a, 0);
-      pack(numbers + tensor.b, tensor.outputs.count, tensor.rank, tensor.outputs, product.b,
-           tensor.inner.first);
+      for (const auto& [first, outputs] : tensor.rows)
+        pack(numbers + tensor.b + first, outputs.count, tensor.rank, outputs, product.b,
+             tensor.inner.first);
     }
 }
 

@@ -26,10 +26,25 @@ class AdapterGradients {
   struct Tensor {
     int64_t a, b;  // where they begin in the layout
     int64_t rank;
-    Columns inner;    // among the ranks of all of them, each padded to whole leaves
-    Columns outputs;  // in a row of the product's outputs
+    Columns inner;  // among the ranks of all of them, each padded to whole leaves
     int64_t inputs;
+    // Rows of B from an element on, and what they are in a row of the product's outputs.
+    struct Rows {
+      int64_t first;
+      Columns outputs;
+    };
+    std::vector<Rows> rows;
+    // Where the sum of its dA goes: to A, or behind the layout where another tensor has the same
+    // A, for files hold several as one.
+    int64_t chain;
   };
+  // A chain that is added to A at the end of a group, in this order.
+  struct LaterUse {
+    int64_t chain, a, count;
+  };
+  const std::vector<LaterUse>& later_uses() const { return later_uses_; }
+  // Elements of their chains, behind the layout.
+  int64_t later_size() const { return later_size_; }
   // All that stands beside one product.
   struct Product {
     const AdapterWeights::Product* forward;
@@ -52,11 +67,14 @@ class AdapterGradients {
   void add(const Decoder& decoder, const AdapterWeights::Product& product,
            const std::map<std::string, int64_t>& offsets);
   Matrix placed(const Decoder& decoder, int64_t n, int64_t k);
+  void place_chains(int64_t behind);
 
   std::map<const void*, Product> products_;
   std::vector<DeviceArray<bf16_t>> memory_;
   DeviceArray<float> sums_;
   DeviceArray<bf16_t> inner_, d_inner_;
+  std::vector<LaterUse> later_uses_;
+  int64_t later_size_ = 0;
 };
 
 }  // namespace invar

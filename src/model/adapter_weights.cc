@@ -24,6 +24,11 @@ constexpr TensorRole kOnCpus[] = {recurrent_q,     recurrent_k,      recurrent_v
                                   recurrent_decay, recurrent_factor, decay_down,  gate_down,
                                   recurrent_o,     conv_factor,      conv_gate,   conv_input,
                                   conv_o,          shared_gate,      shared_up,   shared_down};
+// Those among them whose products have a backward with adapters.
+constexpr TensorRole kTrained[] = {recurrent_q,     recurrent_k,      recurrent_v, recurrent_gate,
+                                   recurrent_decay, recurrent_factor, decay_down,  gate_down,
+                                   recurrent_o,     conv_factor,      conv_gate,   conv_input,
+                                   conv_o};
 // On CPUs alone as well, expert by expert.
 constexpr TensorRole kOfExperts[] = {expert_gate, expert_up, expert_down};
 
@@ -44,6 +49,7 @@ bool is_adaptable(const StoredTensor::Part& part, const DecoderSpec& spec, Adapt
   const TensorRole role = part.of.role;
   if (part.of.layer >= spec.layers || part.at.is_transposed) return false;
   if (std::ranges::count(kEverywhere, role) > 0) return true;
+  if (user == AdapterUser::trainer) return std::ranges::count(kTrained, role) > 0;
   if (user != AdapterUser::cpu) return false;
   if (std::ranges::count(kOfExperts, role) > 0)
     return !spec.layer(part.of.layer).experts()->has_biases;
@@ -59,6 +65,8 @@ const char* adaptable_to(AdapterUser user) {
   return user == AdapterUser::cpu
              ? "q, k, v, o, gate, up or down of a layer or of its experts, or a projection of its "
                "heads with a state"
+         : user == AdapterUser::trainer
+             ? "q, k, v, o, gate, up or down of a layer, or a projection of its heads with a state"
              : "q, k, v, o, gate, up or down of a layer";
 }
 
@@ -119,6 +127,21 @@ struct AdaptedRow {
   PackPlace place;
   int64_t inner = 0;
 };
+
+// Where outputs stand in a module's B, whose rows are `row` of them.
+std::vector<AdapterRows> runs_of(const std::function<int64_t(int64_t)>& row,
+                                 const TensorAxis& outputs) {
+  if (!row) return {{outputs.first, 0, outputs.count}};
+  std::vector<AdapterRows> runs;
+  for (int64_t i = 0; i < outputs.count; ++i) {
+    const int64_t stored = row(outputs.first + i);
+    if (!runs.empty() && stored == runs.back().stored + runs.back().count)
+      ++runs.back().count;
+    else
+      runs.push_back({stored, i, 1});
+  }
+  return runs;
+}
 
 // Every matrix of a model that is a module's weight.
 template <typename Use>
@@ -259,7 +282,7 @@ class AdapterPacker : public TensorVisitor {
 
   void add(const Matrix& beside, const std::vector<AdaptedRow>& rows, int64_t inner) {
     if (rows.empty()) return;
-    AdapterWeights::Product product{beside, placed(inner, rows[0].row->columns.count), {}, {}};
+    AdapterWeights::Product product{beside, placed(inner, rows[0].row->columns.count), {}, {}, {}};
     for (const AdaptedRow& row : rows) {
       const AdapterModule& module = *row.target->module;
       product.outputs.push_back({.b = placed(row.row->rows.count, module.rank),
@@ -268,6 +291,7 @@ class AdapterPacker : public TensorVisitor {
                                  .output = row.place.output,
                                  .step = row.place.step});
       product.modules.push_back(module.name);
+      product.rows.push_back(runs_of(row.target->row, row.row->rows));
       if (fills_) fill(row, product.a, product.outputs.back().b);
     }
     if (fills_) out_.products_[beside.data] = std::move(product);

@@ -34,6 +34,11 @@ std::vector<AdapterModule> target_modules(const DecoderSpec& spec,
 // experts aside.
 int64_t most_adapter_bytes(const DecoderSpec& spec, AdapterUser user, DType type, int64_t rank);
 
+// Outputs [output, output + count) are rows of a module's B from `stored` on.
+struct AdapterRows {
+  int64_t stored, output, count;
+};
+
 class AdapterWeights {
  public:
   // Reads and packs this rank's share. Throws Error as expect_fits does.
@@ -43,7 +48,8 @@ class AdapterWeights {
     Matrix w;  // that it stands beside
     Matrix a;
     std::vector<AdapterOutputs> outputs;
-    std::vector<std::string> modules;  // of each of the outputs
+    std::vector<std::string> modules;            // of each of the outputs
+    std::vector<std::vector<AdapterRows>> rows;  // of each of the outputs
   };
   // Takes over other numbers of the same modules; the addresses stay. No step may be under way.
   void reload(const Decoder& decoder, const LoraAdapter& adapter);

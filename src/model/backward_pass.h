@@ -47,7 +47,9 @@ class BackwardPass {
                        int64_t inputs, int64_t rows = -1);
   // Where an adapter stands beside the product y = x * w of the forward, whose inner size was cut
   // into so many runs: adds what goes back through it to d_x, and has the gradients of its tensors.
-  void adapter(const Matrix& w, const Activation& x, int split_k, const Activation& dy, float* d_x);
+  // Rows of d_x stand side by side unless a stride is named.
+  void adapter(const Matrix& w, const Activation& x, int split_k, const Activation& dy, float* d_x,
+               int64_t d_x_stride = 0);
   bool is_adapted(const Matrix& w) const { return io_.adapter && io_.adapter->beside(w); }
   // Nothing where the layer has no such bias.
   void bias_gradient(TensorRole role, int layer, const Activation& dy, Columns columns);

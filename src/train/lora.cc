@@ -5,6 +5,7 @@
 #include "base/error.h"
 #include "engine/model_description.h"
 #include "model/adapter_weights.h"
+#include "model/families/stored_places.h"
 #include "model/families/tensors.h"
 #include "numerics/philox.h"
 
@@ -47,16 +48,14 @@ std::vector<AdapterModule> lora_modules(const DecoderSpec& spec, const LoraOptio
 
 ParameterLayout trained_layout(const DecoderSpec& spec, const LoraOptions& lora) {
   if (!lora.is_on()) return ParameterLayout(spec);
-  std::map<std::string, TensorSpec> weights;
-  for (TensorSpec& tensor : tensors_of(spec)) weights[tensor.name] = std::move(tensor);
+  std::map<std::string, TensorSpec> first_parts;  // of what the model's files hold
+  for (StoredTensor& stored : stored_tensors(spec))
+    first_parts[stored.name] = std::move(stored.parts[0].of);
   std::vector<TensorSpec> tensors;
   for (const AdapterModule& module : lora_modules(spec, lora)) {
-    const auto of = weights.find(module.name + ".weight");
-    if (of == weights.end())
-      fail("adapters of {} are not trained: a {} model stores other tensors than its decoder has",
-           json::quoted(module.name), spec.family);
-    tensors.push_back({of->second.role, of->second.layer, module.a, {module.rank, module.inputs}});
-    tensors.push_back({of->second.role, of->second.layer, module.b, {module.outputs, module.rank}});
+    const TensorSpec& of = first_parts.at(module.name + ".weight");
+    tensors.push_back({of.role, of.layer, module.a, {module.rank, module.inputs}});
+    tensors.push_back({of.role, of.layer, module.b, {module.outputs, module.rank}});
   }
   return {spec, std::move(tensors)};
 }

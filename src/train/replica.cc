@@ -106,14 +106,16 @@ Trainer::Replica::Replica(const TrainerOptions& options, const ParameterLayout& 
     teacher_ = std::make_unique<TeacherOfRows>(options, on_.kernels, *device_, pool_);
   if (changes_rows(options.sampled))
     sampled_.emplace(*device_, options.sampled, positions, spec.vocab);
+  if (options.lora.is_on()) {
+    adapter_ = std::make_unique<TrainedAdapter>(options.lora, layout, decoder_, rounded_.data(),
+                                                forward_workspace_);
+    gradient_size_ += adapter_->gradients().later_size();
+  }
   // Groups meet two and two: at most one buffer waits on each level of the tree.
   const int levels = std::bit_width(static_cast<unsigned>(options.groups / options.ranks));
   for (int i = 0; i < levels; ++i)
     gradients_.push_back(
         floats(*device_, is_sharded() ? own_count() : gradient_size_, "gradients"));
-  if (options.lora.is_on())
-    adapter_ = std::make_unique<TrainedAdapter>(options.lora, layout, decoder_, rounded_.data(),
-                                                forward_workspace_);
   if (is_sharded())
     gathered_ =
         std::make_unique<GatheredWeights>(group_, layout_, owned_, rounded_.data(),
@@ -246,7 +248,7 @@ void Trainer::Replica::compute_group(int group, std::span<const PackedRow> rows,
     compute_batch(rows.subspan(first, size), first, totals, gradients, row == 0,
                   row + size == count);
   }
-  if (adapter_) return;  // each of its tensors has one chain
+  if (adapter_) return add_later_uses(gradients);
   const bool tied = options_.model.spec.tied_head;
   const TensorRole head = tied ? TensorRole::embedding : TensorRole::head;
   if (tied) add_to(gradients, head, layout_.offset(TensorRole::head));
@@ -262,6 +264,15 @@ void Trainer::Replica::compute_group(int group, std::span<const PackedRow> rows,
   if (!is_sharded()) return;
   for (const ParameterLayout::Unit& unit : layout_.units())
     if (unit.layer < 0) keep_own(gradients, unit);
+}
+
+// An adapter's A that stands beside several tensors has a chain of each.
+void Trainer::Replica::add_later_uses(float* gradients) {
+  for (const auto& [chain, a, count] : adapter_->gradients().later_uses())
+    run("add gradients", kernels_.add_gradient,
+        AddGradientParams{.x = gradients + places_->place(chain),
+                          .count = count,
+                          .y = gradients + places_->place(a)});
 }
 
 // The gradient of one group of every rank's, of ranks that keep all of it.

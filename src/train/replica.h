@@ -137,6 +137,7 @@ class Trainer::Replica {
   void note_failure(FunctionRef<bool(size_t)> has_failed);
   void clear(float* from, int64_t count);
   void add_to(float* gradients, TensorRole role, int64_t from);
+  void add_later_uses(float* gradients);
 
   const TrainerOptions& options_;
   const ParameterLayout& layout_;

@@ -142,7 +142,6 @@ void Trainer::check_adapter_options() const {
   if (o.device != "cpu")
     fail_usage("adapters are trained on the CPU alone, and the device is {}; use --device cpu",
                o.device);
-  refuse_where(has_states(o.model.spec), "layer with a state");
   refuse_where(!o.exits.empty(), "exit");
   refuse_where(o.teacher.weights != nullptr, "teacher");
 }

@@ -110,7 +110,7 @@ void AdapterBackward::expect_as_the_page(const AdapterGradients::Product& produc
     for (int64_t k = 0; k < inputs; ++k) dx.at(t, k) = normal(random);
     for (int64_t n = 0; n < outputs; ++n) dy.at(t, n) = f32_to_bf16(normal(random));
   }
-  std::vector<float> gradients(static_cast<size_t>(layout_.size()));
+  std::vector<float> gradients(static_cast<size_t>(layout_.size() + gradients_of_.later_size()));
   for (float& g : gradients) g = normal(random);
 
   // Found
@@ -137,8 +137,9 @@ void AdapterBackward::expect_as_the_page(const AdapterGradients::Product& produc
     for (int64_t r = 0; r < kRank; ++r) {
       for (int64_t k = 0; k < inputs; ++k)
         a.at(tensor.inner.first + r, k) = numbers_[tensor.a + r * inputs + k];
-      for (int64_t n = 0; n < tensor.outputs.count; ++n)
-        b.at(tensor.inner.first + r, tensor.outputs.at(n)) = numbers_[tensor.b + n * kRank + r];
+      for (const auto& [first, outputs] : tensor.rows)
+        for (int64_t n = 0; n < outputs.count; ++n)
+          b.at(tensor.inner.first + r, outputs.at(n)) = numbers_[tensor.b + first + n * kRank + r];
     }
   for (int64_t t = 0; t < kRows; ++t)
     for (int64_t r = 0; r < ranks; ++r) {
@@ -169,10 +170,11 @@ void AdapterBackward::expect_as_the_page(const AdapterGradients::Product& produc
   for (const AdapterGradients::Tensor& tensor : product.tensors)
     for (int64_t r = 0; r < kRank; ++r) {
       for (int64_t k = 0; k < inputs; ++k)
-        sum_over_rows(tensor.a + r * inputs + k, v, tensor.inner.first + r, x, k);
-      for (int64_t n = 0; n < tensor.outputs.count; ++n)
-        sum_over_rows(tensor.b + n * kRank + r, dy, tensor.outputs.at(n), u,
-                      tensor.inner.first + r);
+        sum_over_rows(tensor.chain + r * inputs + k, v, tensor.inner.first + r, x, k);
+      for (const auto& [first, outputs] : tensor.rows)
+        for (int64_t n = 0; n < outputs.count; ++n)
+          sum_over_rows(tensor.b + first + n * kRank + r, dy, outputs.at(n), u,
+                        tensor.inner.first + r);
     }
   EXPECT_EQ(different, 0) << product.forward->modules[0];
   EXPECT_EQ(found, gradients) << "numbers of other tensors";
@@ -187,7 +189,10 @@ TEST_P(AdapterBackward, HasTheBitsOfThePage) {
 
 INSTANTIATE_TEST_SUITE_P(Models, AdapterBackward,
                          testing::Values(tiny_models()[0], tiny_models()[3],
-                                         tiny_models_of_other_norms()[1]),
+                                         tiny_models_of_other_norms()[1],
+                                         tiny_models_of_other_norms()[2],
+                                         tiny_models_with_states()[1], tiny_models_with_states()[3],
+                                         tiny_models_with_states()[4]),
                          [](const auto& info) { return std::string(info.param.name); });
 
 }  // namespace

@@ -206,6 +206,7 @@ void short_conv_backward(const ShortConvBackwardParams& p, const Execution& on) 
   const LaunchShape elements{blocks_of(p.rows * p.channels), kThreads, 0};
   launch("gradients of a convolution's sums", conv_sums_kernel, elements, on, p);
   launch("gradients of a convolution's inputs", conv_inputs_kernel, elements, on, p);
+  if (!p.d_weight) return;
   launch("gradients of a convolution's weights", conv_weights_kernel,
          chains((p.taps + (p.d_bias ? 1 : 0)) * p.channels), on, p);
 }

@@ -197,7 +197,7 @@ void short_conv_backward(const ShortConvBackwardParams& p, const Execution& on) 
     for (int64_t c = begin; c < end; ++c) leave_gradient_of_sum(p, t, c);
   for (int64_t t = 0; t < p.rows; ++t)
     for (int64_t c = begin; c < end; ++c) leave_gradient_of_input(p, t, c);
-  for (int64_t c = begin; c < end; ++c) add_gradients_of_weights(p, c);
+  for (int64_t c = begin; p.d_weight && c < end; ++c) add_gradients_of_weights(p, c);
 }
 
 }  // namespace invar::reference

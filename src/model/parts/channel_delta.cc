@@ -166,7 +166,9 @@ void ChannelDelta::widen(const PartPass& p, const Weights& w, const Activations&
 
 void ChannelDelta::backward(BackwardPass& b, const Kept& kept) const {
   const Activations& at = kept.at;
-  heads_.output_backward(b, layer_, at.gated, kept.transposed.o);
+  heads_.output_backward(
+      b, layer_, at.gated,
+      {kept.w.o, kept.transposed.o, shard_.runs(channel_delta_output_split_k(spec_))});
   heads_.norm_backward(b, layer_, norm_of(b.rows(), kept.w, at));
   heads_.recur_backward(b, layer_, at.heads, gates_of(kept.w, at));
   heads_.conv_backward(b, layer_, convolution_of(kept.w, at));
@@ -180,17 +182,19 @@ void ChannelDelta::widen_backward(BackwardPass& b, const Kept& kept) const {
   const BackwardWorkspace& ws = b.workspace();
   const int64_t width = heads_.values(), size = spec_.size, narrow = heads_.gates_width();
   const auto go_back = [&](const char* name, TensorRole role, const float* d, int64_t stride,
-                           const Activation& x, const Matrix& w, float* dx) {
+                           const Activation& x, const RecurrentHeads::Product& product, float* dx) {
     const Activation rounded = b.round(d, width, ws.wide, stride);
-    b.matmul(name, rounded, w, dx, false, narrow);
+    b.matmul(name, rounded, product.transposed, dx, false, narrow);
+    b.adapter(product.w, x, product.split_k, rounded, dx, narrow);
     b.pack_inputs(x, size);
     b.weight_gradient(name, b.gradient(role, layer_), rounded, {0, width}, size);
   };
   const RecurrentHeads::GateGradients decays = heads_.gate_gradients(ws);
   go_back("decays backward", recurrent_decay, decays.a, decays.a_stride, kept.at.of_decays,
-          kept.transposed.decays, ws.gates.data());
+          {kept.w.decays, kept.transposed.decays}, ws.gates.data());
   go_back("output gate backward", recurrent_gate, ws.inputs.data() + heads_.mixed(),
-          heads_.mixed() + width, kept.at.of_gates, kept.transposed.gates, ws.gates.data() + size);
+          heads_.mixed() + width, kept.at.of_gates, {kept.w.gates, kept.transposed.gates},
+          ws.gates.data() + size);
 }
 
 void ChannelDelta::inputs_backward(BackwardPass& b, const Kept& kept) const {
@@ -200,7 +204,9 @@ void ChannelDelta::inputs_backward(BackwardPass& b, const Kept& kept) const {
   const Activation d_inputs = b.round(ws.inputs.data(), mixed, ws.wide, mixed + width);
   const Activation d_narrow = b.round(ws.gates.data(), heads_.gates_width(), ws.narrow);
   b.matmul("recurrent inputs dX", d_inputs, kept.transposed.inputs, ws.normed.data());
+  b.adapter(kept.w.inputs, kept.at.normed, 1, d_inputs, ws.normed.data());
   b.matmul("recurrent gates dX", d_narrow, kept.transposed.narrow, ws.normed.data(), true);
+  b.adapter(kept.w.narrow, kept.at.normed, 1, d_narrow, ws.normed.data());
   b.pack_inputs(kept.at.normed, d);
   const auto add = [&](TensorRole role, const Activation& dy, Columns columns) {
     b.weight_gradient("recurrent inputs dW", b.gradient(role, layer_), dy, columns, d);

@@ -72,8 +72,13 @@ struct RecurrentHeads {
              const float* skips = nullptr) const;
 
   // ---- Backward, in this order. Gradients go on in the workspace.
+  // A product's matrix both ways, and in how many runs the forward cuts its sums.
+  struct Product {
+    const Matrix &w, &transposed;
+    int split_k = 1;
+  };
   // From the stream's to that of the gated norm's output, through the product that reads it.
-  void output_backward(BackwardPass& b, int layer, const Activation& gated, const Matrix& o) const;
+  void output_backward(BackwardPass& b, int layer, const Activation& gated, const Product& o) const;
   // From that of the gated norm's output, in `mixed`.
   void norm_backward(BackwardPass& b, int layer, const GatedNormParams& norm) const;
   // To those of queries, keys and values in `mixed`, and of what decays and factors are made of.
@@ -82,8 +87,8 @@ struct RecurrentHeads {
   void conv_backward(BackwardPass& b, int layer, const Convolution& convolution) const;
   // Goes back through the two first products, to the normed stream. `gates` has factors, where
   // there are such, then decays.
-  void inputs_backward(BackwardPass& b, int layer, const Activation& normed, const Matrix& inputs,
-                       const Matrix& gates) const;
+  void inputs_backward(BackwardPass& b, int layer, const Activation& normed, const Product& inputs,
+                       const Product& gates) const;
 
   // Where the gradients of products that decays (a) and factors (z) are made of stand: in `gates`
   // as the second product leaves them; with channels, decays alone in `decays`.

@@ -7,11 +7,12 @@ namespace invar {
 using enum TensorRole;
 
 void RecurrentHeads::output_backward(BackwardPass& b, int layer, const Activation& gated,
-                                     const Matrix& o) const {
+                                     const Product& o) const {
   const BackwardWorkspace& ws = b.workspace();
   const int64_t d = b.spec().hidden;
   const Activation d_out = b.round(b.d_hidden(), d, ws.out);
-  b.matmul("o dX", d_out, o, ws.mixed.data());
+  b.matmul("o dX", d_out, o.transposed, ws.mixed.data());
+  b.adapter(o.w, gated, o.split_k, d_out, ws.mixed.data());
   b.pack_inputs(gated, values());
   b.weight_gradient("o dW", b.gradient(recurrent_o, layer), d_out, {0, d}, values());
 }
@@ -27,6 +28,8 @@ void RecurrentHeads::norm_backward(BackwardPass& b, int layer, const GatedNormPa
                                 .d_normed = ws.head_normed.data(),
                                 .normed = ws.head_inputs.data(),
                                 .rs = ws.head_rs.data()});
+  float* gradient = b.gradient(head_norm, layer);
+  if (!gradient) return;
   // Groups with weights of their own are norms of their own.
   const int64_t norms = norm.own_weights ? norm.groups : 1, groups = norm.groups / norms;
   for (int64_t i = 0; i < norms; ++i)
@@ -40,14 +43,15 @@ void RecurrentHeads::norm_backward(BackwardPass& b, int layer, const GatedNormPa
                              .rows = b.rows(),
                              .heads = groups,
                              .width = norm.width,
-                             .gradient = b.gradient(head_norm, layer) + i * norm.width});
+                             .gradient = gradient + i * norm.width});
 }
 
 namespace {
 
-// gradient += the sum over rows of x, or of x * y.
+// gradient += the sum over rows of x, or of x * y. Nothing of a frozen tensor.
 void add_rows(BackwardPass& b, float* gradient, const float* x, int64_t x_stride, int64_t count,
               const float* y = nullptr) {
+  if (!gradient) return;
   b.run("row sums", b.kernels().row_sums,
         RowSumsParams{.x = x,
                       .x_stride = x_stride,
@@ -188,13 +192,15 @@ void RecurrentHeads::conv_backward(BackwardPass& b, int layer,
 }
 
 void RecurrentHeads::inputs_backward(BackwardPass& b, int layer, const Activation& normed,
-                                     const Matrix& inputs, const Matrix& gates) const {
+                                     const Product& inputs, const Product& gates) const {
   const BackwardWorkspace& ws = b.workspace();
   const int64_t width = b.spec().hidden;
   const Activation d_inputs = b.round(ws.inputs.data(), mixed() + values(), ws.wide);
   const Activation d_gates = b.round(ws.gates.data(), gates_width(), ws.narrow);
-  b.matmul("recurrent inputs dX", d_inputs, inputs, ws.normed.data());
-  b.matmul("recurrent gates dX", d_gates, gates, ws.normed.data(), true);
+  b.matmul("recurrent inputs dX", d_inputs, inputs.transposed, ws.normed.data());
+  b.adapter(inputs.w, normed, inputs.split_k, d_inputs, ws.normed.data());
+  b.matmul("recurrent gates dX", d_gates, gates.transposed, ws.normed.data(), true);
+  b.adapter(gates.w, normed, gates.split_k, d_gates, ws.normed.data());
   b.pack_inputs(normed, width);
   const auto add = [&](TensorRole role, const Activation& d, Columns columns) {
     b.weight_gradient("recurrent inputs dW", b.gradient(role, layer), d, columns, width);

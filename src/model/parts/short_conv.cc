@@ -157,12 +157,14 @@ void ShortConv::backward(BackwardPass& b, const Kept& kept) const {
   const int64_t d = model_.hidden;
   const Activation d_out = b.round(b.d_hidden(), d, ws.out);
   b.matmul("o dX", d_out, kept.transposed.o, ws.mixed.data());
+  b.adapter(kept.w.o, at.mixed, shard_.runs(conv_output_split_k(model_)), d_out, ws.mixed.data());
   b.pack_inputs(at.mixed, channels_);
   b.weight_gradient("o dW", b.gradient(conv_o, layer_), d_out, {0, d}, channels_);
 
   conv_backward(b, kept);
   const Activation d_inputs = b.round(ws.inputs.data(), 3 * channels_, ws.wide);
   b.matmul("conv inputs dX", d_inputs, kept.transposed.inputs, ws.normed.data());
+  b.adapter(kept.w.inputs, at.normed, 1, d_inputs, ws.normed.data());
   b.pack_inputs(at.normed, d);
   int64_t first = 0;
   for (const TensorRole role : {conv_factor, conv_gate, conv_input}) {

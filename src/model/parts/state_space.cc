@@ -165,11 +165,14 @@ void StateSpace::forward(const PartPass& p, const Weights& w, const Activations&
 
 void StateSpace::backward(BackwardPass& b, const Kept& kept) const {
   const Activations& at = kept.at;
-  heads_.output_backward(b, layer_, at.gated, kept.transposed.o);
+  heads_.output_backward(
+      b, layer_, at.gated,
+      {kept.w.o, kept.transposed.o, shard_.runs(state_space_output_split_k(spec_))});
   heads_.norm_backward(b, layer_, norm_of(b.rows(), kept.w, at));
   heads_.recur_backward(b, layer_, at.heads, gates_of(kept.w, at), kept.w.skips);
   heads_.conv_backward(b, layer_, convolution_of(kept.w, at));
-  heads_.inputs_backward(b, layer_, at.normed, kept.transposed.inputs, kept.transposed.steps);
+  heads_.inputs_backward(b, layer_, at.normed, {kept.w.inputs, kept.transposed.inputs},
+                         {kept.w.steps, kept.transposed.steps});
   b.norm({input_norm, layer_, kept.w.norm}, at.stream);
 }
 
