@@ -9,6 +9,23 @@ namespace invar {
 
 namespace {
 
+// Outputs [output, output + count) are rows of a module's B from `stored` on.
+struct AdapterRows {
+  int64_t stored, output, count;
+};
+
+std::vector<AdapterRows> runs_of(const std::function<int64_t(int64_t)>& row, int64_t outputs) {
+  if (!row) return {{0, 0, outputs}};
+  std::vector<AdapterRows> runs;
+  for (int64_t i = 0; i < outputs; ++i) {
+    if (!runs.empty() && row(i) == runs.back().stored + runs.back().count)
+      ++runs.back().count;
+    else
+      runs.push_back({row(i), i, 1});
+  }
+  return runs;
+}
+
 // Outputs of one tensor in a row of all of its product's.
 Columns columns_of(const AdapterOutputs& of, const AdapterRows& rows) {
   if (of.step == 1) return {of.output + rows.output, rows.count};
@@ -62,7 +79,7 @@ void AdapterGradients::add(const Decoder& decoder, const AdapterWeights::Product
                                        .inputs = product.a.k,
                                        .rows = {},
                                        .chain = -1});
-    for (const AdapterRows& rows : product.rows[i])
+    for (const AdapterRows& rows : runs_of(product.rows[i], of.b.n))
       tensor.rows.push_back({rows.stored * of.b.k, columns_of(of, rows)});
   }
 }

@@ -128,21 +128,6 @@ struct AdaptedRow {
   int64_t inner = 0;
 };
 
-// Where outputs stand in a module's B, whose rows are `row` of them.
-std::vector<AdapterRows> runs_of(const std::function<int64_t(int64_t)>& row,
-                                 const TensorAxis& outputs) {
-  if (!row) return {{outputs.first, 0, outputs.count}};
-  std::vector<AdapterRows> runs;
-  for (int64_t i = 0; i < outputs.count; ++i) {
-    const int64_t stored = row(outputs.first + i);
-    if (!runs.empty() && stored == runs.back().stored + runs.back().count)
-      ++runs.back().count;
-    else
-      runs.push_back({stored, i, 1});
-  }
-  return runs;
-}
-
 // Every matrix of a model that is a module's weight.
 template <typename Use>
 void for_modules(const DecoderSpec& spec, Use use) {
@@ -291,7 +276,7 @@ class AdapterPacker : public TensorVisitor {
                                  .output = row.place.output,
                                  .step = row.place.step});
       product.modules.push_back(module.name);
-      product.rows.push_back(runs_of(row.target->row, row.row->rows));
+      product.rows.push_back(row.target->row);
       if (fills_) fill(row, product.a, product.outputs.back().b);
     }
     if (fills_) out_.products_[beside.data] = std::move(product);

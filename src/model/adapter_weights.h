@@ -2,6 +2,7 @@
 // the model's matrices (numerics 2.4).
 #pragma once
 
+#include <functional>
 #include <map>
 #include <string>
 #include <vector>
@@ -34,11 +35,6 @@ std::vector<AdapterModule> target_modules(const DecoderSpec& spec,
 // experts aside.
 int64_t most_adapter_bytes(const DecoderSpec& spec, AdapterUser user, DType type, int64_t rank);
 
-// Outputs [output, output + count) are rows of a module's B from `stored` on.
-struct AdapterRows {
-  int64_t stored, output, count;
-};
-
 class AdapterWeights {
  public:
   // Reads and packs this rank's share. Throws Error as expect_fits does.
@@ -48,8 +44,9 @@ class AdapterWeights {
     Matrix w;  // that it stands beside
     Matrix a;
     std::vector<AdapterOutputs> outputs;
-    std::vector<std::string> modules;            // of each of the outputs
-    std::vector<std::vector<AdapterRows>> rows;  // of each of the outputs
+    std::vector<std::string> modules;  // of each of the outputs
+    // Which row of the module's B an output is, of all that there are; empty: the same.
+    std::vector<std::function<int64_t(int64_t)>> rows;
   };
   // Takes over other numbers of the same modules; the addresses stay. No step may be under way.
   void reload(const Decoder& decoder, const LoraAdapter& adapter);
