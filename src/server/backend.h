@@ -43,6 +43,7 @@ struct BackendFacts {
 // bits, counters 64.
 struct BackendStats {
   int32_t running = 0, waiting = 0;
+  int32_t max_running = 0;  // most sequences that run at the same time
   int32_t blocks = 0, free_blocks = 0;
   int64_t steps = 0, rows = 0, samples = 0, preemptions = 0;
   int64_t prompt_tokens = 0,

@@ -16,6 +16,7 @@ InprocBackend::InprocBackend(Engine& engine, const Tokenizer& tokenizer, Backend
       constraints_(tokenizer),
       facts_(std::move(facts)) {
   facts_.max_model_len = engine.max_model_len();
+  stats_.max_running = engine.options().scheduler.max_num_seqs;
   stats_.blocks = stats_.free_blocks = engine.num_blocks();
 }
 

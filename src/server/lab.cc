@@ -86,7 +86,7 @@ void LabBackend::change(const LabSettings& settings) {
   {
     const std::lock_guard lock(mutex_);
     BackendStats stats = engine_->backend->stats();
-    stats.blocks = stats.free_blocks = stats.running = stats.waiting = 0;
+    stats.blocks = stats.free_blocks = stats.running = stats.waiting = stats.max_running = 0;
     add_to(stats_before_, stats);
     old = std::move(engine_);
   }

@@ -1,6 +1,8 @@
 // llama.cpp's endpoints but for what makes an answer, and what evaluations ask of a tokenizer.
 #include <fmt/format.h>
 
+#include <algorithm>
+
 #include "api.h"
 #include "base/ends.h"
 #include "base/error.h"
@@ -12,6 +14,11 @@ namespace {
 
 json::Value token_or_null(const Tokenizer& tokenizer, std::optional<int32_t> id) {
   return id ? json::Value(tokenizer.token_text(*id)) : json::Value();
+}
+
+// Answers that are computed at the same time, where so many are let in.
+int32_t slots_of(const BackendStats& stats, const ServerOptions& options) {
+  return static_cast<int32_t>(std::min(options.max_queued, static_cast<size_t>(stats.max_running)));
 }
 
 }  // namespace
@@ -32,7 +39,7 @@ void Server::props(std::shared_ptr<Exchange> exchange) {
                                            {"frequency_penalty", p.frequency_penalty}}}};
   exchange->reply({.body = json::dump(json::Object{
                        {"default_generation_settings", std::move(settings)},
-                       {"total_slots", static_cast<int64_t>(options_.max_queued)},
+                       {"total_slots", slots_of(backend_.stats(), options_)},
                        {"model_alias", first_of(model_.names)},
                        {"model_path", first_of(model_.names)},
                        {"modalities", json::Object{{"vision", false}, {"audio", false}}},
@@ -42,15 +49,14 @@ void Server::props(std::shared_ptr<Exchange> exchange) {
                        {"build_info", std::string("invar-") + INVAR_VERSION}})});
 }
 
-// GET /slots: one for each answer that is computed, and one that is free.
+// GET /slots: places for answers. They are alike: those that compute come first.
 void Server::slots_in_use(std::shared_ptr<Exchange> exchange) {
-  constexpr int32_t kMost = 256;
-  const BackendFacts facts = backend_.facts();
-  const int32_t running = std::min(backend_.stats().running, kMost);
+  const int32_t context = backend_.facts().max_model_len;
+  const BackendStats stats = backend_.stats();
   json::Array all;
-  for (int32_t i = 0; i <= running; ++i)
+  for (int32_t i = 0; i < slots_of(stats, options_); ++i)
     all.push_back(
-        json::Object{{"id", i}, {"n_ctx", facts.max_model_len}, {"is_processing", i < running}});
+        json::Object{{"id", i}, {"n_ctx", context}, {"is_processing", i < stats.running}});
   exchange->reply({.body = json::dump(all)});
 }
 

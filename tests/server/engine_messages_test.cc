@@ -34,6 +34,7 @@ TEST(EngineMessages, AHelloArrivesAsItIs) {
                              .prefix_caching = true},
                    .stats = {.running = 8,
                              .waiting = 9,
+                             .max_running = 23,
                              .blocks = 10,
                              .free_blocks = 11,
                              .steps = 12,

@@ -1544,6 +1544,7 @@ class Ends(unittest.TestCase):
         _, _, props = served.ask("GET", "/props")
         params = props["default_generation_settings"]["params"]
         self.assertEqual((props["default_generation_settings"]["n_ctx"], params["temperature"], params["top_k"], params["min_p"]), (256, 0.5, 7, 0.1))
+        self.assertEqual((props["total_slots"], len(served.ask("GET", "/slots")[2])), (4, 4), "-np")
         body = {"prompt": "x", "max_tokens": 6, "seed": 1}
         self.assertEqual(served.post("/v1/completions", **body)["choices"], served.post("/v1/completions", **body, temperature=0.5, top_k=7, min_p=0.1)["choices"])
         self.assertIn("--enforce-eager changes nothing", served.said())

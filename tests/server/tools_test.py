@@ -259,7 +259,7 @@ class Tools(unittest.TestCase):
         self.assertEqual((props["default_generation_settings"]["n_ctx"], props["model_alias"]), (2048, "m"))
         self.assertIn("messages", props["chat_template"])
         _, _, slots = self.served.ask("GET", "/slots")
-        self.assertEqual([slot["is_processing"] for slot in slots], [False])
+        self.assertEqual([(slot["id"], slot["is_processing"], slot["n_ctx"]) for slot in slots], [(i, False, 2048) for i in range(props["total_slots"])])
         applied = self.served.post("/apply-template", messages=HI)
         rendered = self.served.post(CHAT + "/render", messages=HI)
         self.assertEqual(applied, {"prompt": rendered["prompt"]})
