@@ -3,10 +3,12 @@
 #include <histedit.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstdio>
 #include <cstdlib>
 #include <filesystem>
+#include <optional>
 #include <string_view>
 
 #include "base/error.h"
@@ -28,24 +30,22 @@ void tell_terminal(const char* escape) {
   std::fflush(stdout);
 }
 
-// A paste becomes part of the line, its line ends too but for the last ones, and nothing of it is a
-// key.
-unsigned char paste(EditLine* edit, int) {
+// Reads a paste to its end. Control characters but for line ends and tabs are left out.
+std::optional<std::wstring> read_paste(EditLine* edit) {
   std::wstring text;
   for (wchar_t next = 0; !text.ends_with(kPasteEnd);) {
-    if (el_wgetc(edit, &next) != 1) return CC_EOF;
+    if (el_wgetc(edit, &next) != 1) return std::nullopt;
     text += next;
   }
   text.resize(text.size() - kPasteEnd.size());
-  std::wstring kept;
-  for (const wchar_t one : text) {
-    if (one == L'\r')
-      kept += L'\n';
-    else if (one == L'\n' || one == L'\t' || one >= L' ')
-      kept += one;
-  }
-  kept.resize(kept.find_last_not_of(L'\n') + 1);
-  return kept.empty() || el_winsertstr(edit, kept.c_str()) == 0 ? CC_REFRESH : CC_ERROR;
+  std::ranges::replace(text, L'\r', L'\n');
+  std::erase_if(text, [](wchar_t one) { return one != L'\n' && one != L'\t' && one < L' '; });
+  return text;
+}
+
+std::wstring before_cursor(EditLine* edit) {
+  const LineInfoW* line = el_wline(edit);
+  return {line->buffer, line->cursor};
 }
 
 }  // namespace
@@ -68,7 +68,12 @@ struct LineReader::Editor {
     el_set(edit, EL_BIND, "^[[1~", "ed-move-to-beg", nullptr);
     el_set(edit, EL_BIND, "^[[4~", "ed-move-to-end", nullptr);
     el_set(edit, EL_BIND, "^R", "em-inc-search-prev", nullptr);
-    el_set(edit, EL_ADDFN, "invar-paste", "Insert what is pasted", &paste);
+    el_set(
+        edit, EL_ADDFN, "invar-paste", "Insert what is pasted", +[](EditLine* edit, int) {
+          Editor* self = nullptr;
+          el_get(edit, EL_CLIENTDATA, &self);
+          return self->paste();
+        });
     el_set(edit, EL_BIND, "^[[200~", "invar-paste", nullptr);
   }
   ~Editor() {
@@ -78,7 +83,24 @@ struct LineReader::Editor {
     el_end(edit);
   }
 
+  // A paste becomes part of the line, its line ends too, and nothing of it is a key. Its
+  // last line ends wait until more is pasted behind it: a line that is pasted alone may be a
+  // command.
+  unsigned char paste() {
+    std::optional<std::wstring> text = read_paste(edit);
+    if (!text) return CC_EOF;
+    if (pasted.empty() || before_cursor(edit) != pasted) waiting.clear();
+    text->insert(0, waiting);
+    const size_t end = text->find_last_not_of(L'\n') + 1;
+    waiting = text->substr(end);
+    text->resize(end);
+    if (!text->empty() && el_winsertstr(edit, text->c_str()) != 0) return CC_ERROR;
+    pasted = before_cursor(edit);
+    return CC_REFRESH;
+  }
+
   std::string prompt, history_file;
+  std::wstring pasted, waiting;  // the line up to the last paste's end, and its last line ends
   EditLine* edit = el_init("invar", stdin, stdout, stderr);
   History* history = history_init();
 };
@@ -95,6 +117,7 @@ LineReader::Result LineReader::read(const std::string& prompt, std::string& line
 
 LineReader::Result LineReader::read_edited(const std::string& prompt, std::string& line) {
   editor_->prompt = prompt;
+  editor_->waiting.clear();
   int size = 0;
   // Before the prompt: else the terminal itself echoes what is typed as soon as the prompt is seen.
   el_set(editor_->edit, EL_PREP_TERM, 1);

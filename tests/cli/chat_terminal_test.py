@@ -138,7 +138,8 @@ def check_history(command, state):
 
 
 def check_pasting(command, state):
-    """What is pasted is one message with its lines but for empty ones at its end, in which no key and no command counts."""
+    """What is pasted is one message with its lines but for empty ones at its end, in which no key and no command counts.
+    Between two pastes in a row stand the line ends of the first."""
     kept = state + "/pasted.json"
     terminal = Terminal(command, state, NO_COLOR="1")
     at = terminal.wait_for("> ", terminal.wait_for("lists the commands"))
@@ -154,13 +155,15 @@ def check_pasting(command, state):
     at = terminal.wait_for(r"\n> ", terminal.wait_for("Look:", at))
     terminal.send("Read \x1b[200~one\r/exit\r\ttwo\x01 \u00e9\nthree\x1b[201~, please.\r")
     at = terminal.wait_for(r"\n> $", terminal.wait_for("please", at))
+    terminal.send("\x1b[200~four\rfive\r\r\x1b[201~\x1b[200~six\r\x1b[201~, \x1b[200~seven\x1b[201~ eight.\r")
+    at = terminal.wait_for(r"\n> $", terminal.wait_for("eight", at))
     terminal.send(f"/save {kept}\r")
     at = terminal.wait_for(r"\n> ", at)
     terminal.send("/exit\r")
     assert terminal.end() == 0
     assert "\x1b[?2004l" in terminal.said
     said = [one["content"] for one in json.loads(pathlib.Path(kept).read_text())["messages"] if one["role"] == "user"]
-    assert said == ["Look:", "Read one\n/exit\n\ttwo \u00e9\nthree, please."], said
+    assert said == ["Look:", "Read one\n/exit\n\ttwo \u00e9\nthree, please.", "four\nfive\n\nsix, seven eight."], said
     dumb = Terminal(command, state, TERM="dumb")
     dumb.wait_for("> ", dumb.wait_for("lists the commands"))
     dumb.send("/exit\r")
