@@ -12,10 +12,11 @@ function(read_file file out)
     string(REGEX REPLACE "(0a |20 20 )2f 2f 20 ([1-9a-f][0-9a-f] |0[0-9b-f] )*" "" hex "${hex}")
     string(REGEX REPLACE "(0a )+" "0a " hex "${hex}")
     string(REGEX REPLACE "^0a " "" hex "${hex}")
-    if(file MATCHES "[.]css$")  # nor the spaces beside { } : ; ,
+    if(file MATCHES "[.]css$")  # nor the spaces beside { } : ; , nor a ; before }
       string(REGEX REPLACE "20 7b " "7b " hex "${hex}")
       string(REGEX REPLACE "(7b|7d|3a|3b|2c) 20 " "\\1 " hex "${hex}")
       string(REGEX REPLACE "20 7d " "7d " hex "${hex}")
+      string(REGEX REPLACE "3b (0a )?7d " "7d " hex "${hex}")
     endif()
     string(REPLACE " " "" hex "${hex}")
   endif()

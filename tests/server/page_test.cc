@@ -2,7 +2,10 @@
 
 #include <gtest/gtest.h>
 
+#include <map>
 #include <regex>
+#include <set>
+#include <string>
 
 namespace invar::server {
 namespace {
@@ -43,6 +46,33 @@ TEST(Page, HasItsStyleWithin) {
   }
   EXPECT_EQ(page.find("rel=\"stylesheet\""), page.npos);
   EXPECT_NE(page.find("<style>" + std::string(style) + "</style>"), page.npos);
+}
+
+std::set<std::string> all_of(std::string_view text, const char* pattern) {
+  const std::regex regex(pattern);
+  const std::string whole(text);
+  std::set<std::string> found;
+  for (std::sregex_iterator at(whole.begin(), whole.end(), regex), end; at != end; ++at)
+    found.insert((*at)[1]);
+  return found;
+}
+
+// A browser asks for all scripts as soon as it has the page, not for each once it has read the one
+// that names it.
+TEST(Page, NamesAllItsScripts) {
+  std::map<std::string, std::string_view> files;
+  for (const PageFile& file : page_files()) files.emplace(file.name, file.bytes);
+  const std::string_view page = files.at("index.html");
+  std::set<std::string> needed = {"app.js"};
+  ASSERT_EQ(all_of(page, "<script[^>]* src=\"/page/([a-z0-9_]+\\.js)\""), needed);
+  for (size_t known = 0; known < needed.size();) {
+    known = needed.size();
+    for (const std::string& name : std::set(needed))
+      needed.merge(all_of(files.at(name), "from \"\\./([a-z0-9_]+\\.js)\""));
+  }
+  EXPECT_GT(needed.size(), 20u);
+  needed.erase("app.js");
+  EXPECT_EQ(all_of(page, "rel=\"modulepreload\" href=\"/page/([a-z0-9_]+\\.js)\""), needed);
 }
 
 // Its comments are for readers of the source.
