@@ -369,13 +369,18 @@ std::string body_difference(const ServedAnswer& served, std::span<const TextAnsw
   // How much of a prompt was cached, and of what a request that is not known predicted came true.
   constexpr const char* kFree[] = {"prompt_tokens_details", "completion_tokens_details"};
   const std::span free(kFree, asked ? 1 : 2);
-  std::string first;
+  // The request that was made differs deeper than those that show an answer otherwise.
+  const auto depth = [](std::string_view difference) {
+    return std::ranges::count_if(difference.substr(0, difference.find(": ")),
+                                 [](char one) { return one == '.' || one == '['; });
+  };
+  std::string deepest;
   for (const openai::Request& request : requests) {
     const std::string difference = difference_from(request, served, answers, texts, free);
     if (difference.empty()) return {};
-    if (first.empty()) first = difference;
+    if (deepest.empty() || depth(difference) > depth(deepest)) deepest = difference;
   }
-  return "the body differs from its receipts: " + first;
+  return "the body differs from its receipts: " + deepest;
 }
 
 }  // namespace invar

@@ -152,6 +152,12 @@ class ReceiptsTest(unittest.TestCase):
                 answer = self.answer("/v1/chat/completions", **request)
                 for found in (self.verify(answer), self.verify(answer, request=request), self.verify_without_the_binary(answer)):
                     self.assertEqual(found[0], 0, found)
+        # Another word in the last call: it is named, though nobody says that tools were asked for.
+        call = answer["choices"][0]["message"]["tool_calls"][0]["function"]
+        call["arguments"] = json.dumps({"word": "maybe"})
+        status, said = self.verify(answer)
+        self.assertEqual(status, 1)
+        self.assertIn("choices[0].message.tool_calls[0].function.arguments: expected", said)
 
     def test_every_member_of_a_body_is_bound(self):
         request = dict(BODY, prompt="Two choices.", n=2, max_tokens=70, logprobs=1, prompt_logprobs=1, receipt=True)
