@@ -15,6 +15,9 @@ import unittest
 SOURCE = BUILD = None  # set by main
 NAMED = ("CMakeLists.txt", "pyproject.toml", "python/invar/__init__.py", "README.md", "docs/installation.md", "CHANGELOG.md")
 
+MADE = ["invar_0.1.0_amd64.deb", "libinvar-dev_0.1.0_amd64.deb", "invar-0.1.0-linux-x86_64.tar.xz", "invar-0.1.0-cp311-cp311-manylinux_2_36_x86_64.whl",
+        "invar-0.1.0-1cuda-cp311-cp311-manylinux_2_36_x86_64.whl", "invar-0.1.0-image.tar"]
+
 
 def release_module():
     loader = importlib.machinery.SourceFileLoader("release", str(SOURCE / "packaging/release"))
@@ -100,19 +103,43 @@ class Release(unittest.TestCase):
         with self.assertRaisesRegex(SystemExit, "to push the image and then"):
             release.check_workflow(self.folder)
 
+    @unittest.skipUnless(importlib.util.find_spec("yaml"), "PyYAML is not installed")
+    def test_the_job_that_publishes(self):
+        """Its commands as bash runs them there, with words of docker and gh that are written down: nothing is published yet, then it is."""
+        import yaml
+
+        shutil.copytree(SOURCE, self.folder / "tree", ignore=lambda folder, names: [name for name in names if name in (".git", "build", "out", "shared")
+                        or pathlib.Path(folder) == SOURCE and name in ("src", "tests", "models")])
+        out, tools, said = self.folder / "tree/out/release", self.folder / "tools", self.folder / "said"
+        for folder in (out, tools):
+            folder.mkdir(parents=True)
+        for name in MADE:
+            (out / name).write_text(name)
+        for tool in ("docker", "gh"):
+            (tools / tool).write_text(f'#!/bin/bash\necho {tool} "$@" >>{said}\n[ "$1 $2" != "release view" ]\n')
+            (tools / tool).chmod(0o755)
+        job = yaml.safe_load((SOURCE / ".github/workflows/release.yml").read_text())["jobs"]["publish"]
+        names = {"GITHUB_ACTOR": "me", "GITHUB_REPOSITORY": "Own/Invar", "GITHUB_REF_NAME": "v0.1.0", "TOKEN": "t", "GH_TOKEN": "t"}
+        for step in job["steps"]:
+            if "run" in step:
+                subprocess.run(["bash", "--noprofile", "--norc", "-eo", "pipefail", "-c", step["run"]], cwd=self.folder / "tree", check=True, capture_output=True,
+                               env={**os.environ, **names, "PATH": f"{tools}:{os.environ['PATH']}"})
+        *_, pushed, viewed, created, uploaded = said.read_text().splitlines()
+        self.assertEqual(pushed, "docker push ghcr.io/own/invar:0.1.0")
+        self.assertEqual((viewed, created), ("gh release view v0.1.0", "gh release create v0.1.0 --verify-tag --notes-file CHANGELOG.md"))
+        self.assertEqual({pathlib.PurePath(word).name for word in uploaded.split()[5:]}, {"SHA256SUMS", *MADE})
+
     def test_sums_are_of_all_kinds(self):
         release, out = release_module(), self.folder / "out"
         out.mkdir()
-        names = ["invar_0.1.0_amd64.deb", "libinvar-dev_0.1.0_amd64.deb", "invar-0.1.0-linux-x86_64.tar.xz", "invar-0.1.0-cp311-cp311-manylinux_2_36_x86_64.whl",
-                 "invar-0.1.0-1cuda-cp311-cp311-manylinux_2_36_x86_64.whl", "invar-0.1.0-image.tar"]
-        for name in names:
+        for name in MADE:
             (out / name).write_text(name)
         sums = lambda: subprocess.run([SOURCE / "packaging/release", "--sums", "--out", out], capture_output=True, text=True)
         self.assertEqual(sums().returncode, 0, sums().stderr)
-        self.assertEqual([line.split()[1] for line in (out / "SHA256SUMS").read_text().splitlines()], sorted(names))
-        (out / names[4]).unlink()
+        self.assertEqual([line.split()[1] for line in (out / "SHA256SUMS").read_text().splitlines()], sorted(MADE))
+        (out / MADE[4]).unlink()
         self.assertIn("none of the kind cuda-wheel", sums().stderr)
-        (out / names[4]).write_text("again")
+        (out / MADE[4]).write_text("again")
         (out / "core").write_text("dumped")
         self.assertIn("found core", sums().stderr)
         self.assertEqual(set(release.NAMES), set(release.KINDS))
