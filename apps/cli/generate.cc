@@ -216,7 +216,9 @@ std::shared_ptr<Constraint> constraint_of(const GenerateFlags& flags, const Toke
   }
   if (!flags.json_schema_file.empty()) what.set("json", json::parse_file(flags.json_schema_file));
   if (!flags.grammar_file.empty()) what.set("grammar", read_whole_file(flags.grammar_file));
-  return what.is_null() ? nullptr : ConstraintCompiler(tokenizer).compile(what);
+  if (what.is_null()) return nullptr;
+  check_form(what);
+  return ConstraintCompiler(tokenizer).compile(what);
 }
 
 void answer_one(const GenerateFlags& flags, Request request, TextEngine& engine, Printer& printer) {

@@ -45,6 +45,25 @@ CallHead named_head(std::string_view text) {
           .ends = true};
 }
 
+NameMember name_member(ListedCall how) {
+  return how == ListedCall::tool ? NameMember::tool_name : NameMember::name;
+}
+
+// The head of a call in a list, with which `text` begins.
+CallHead item_head(std::string_view text, ListedCall how, FrontSearch& search) {
+  if (text[0] != '{')
+    return how == ListedCall::named ? named_head(text)
+                                    : CallHead{.kind = HeadKind::text, .ends = true};
+  const bool is_keyed = how == ListedCall::keyed;
+  const CallHead head = is_keyed ? keyed_head(text) : json_head(text, name_member(how));
+  if (head.kind != HeadKind::text) return head;
+  const size_t size = search.end_of_object(text);
+  if (size == 0) return kMore;
+  const std::string_view object = text.substr(0, size);
+  return whole_head(is_keyed ? std::nullopt : read_json_call(object, false, name_member(how)), size,
+                    false);
+}
+
 }  // namespace
 
 bool is_tool(const json::Value& tools, const std::string& called) {
@@ -71,7 +90,20 @@ CallHead tagged_head(std::string_view text, FrontSearch& search) {
   return whole_head(read_json_call(text.substr(0, close), true), close + kToolClose.size(), true);
 }
 
-CallHead listed_head(std::string_view text, std::string_view close, bool names,
+ListedCall listed_call_of(ToolFormat format) {
+  switch (format) {
+    case ToolFormat::mistral:
+      return ListedCall::named;
+    case ToolFormat::cohere:
+      return ListedCall::tool;
+    case ToolFormat::apertus:
+      return ListedCall::keyed;
+    default:
+      return ListedCall::object;
+  }
+}
+
+CallHead listed_head(std::string_view text, std::string_view close, ListedCall how,
                      FrontSearch& search) {
   const size_t skipped = search.gaps(text, " \t\r\n,");
   text.remove_prefix(skipped);
@@ -81,15 +113,18 @@ CallHead listed_head(std::string_view text, std::string_view close, bool names,
   if (!close.empty() && close.starts_with(text)) return kMore;
   if (text[0] == ']') return {.kind = HeadKind::skip, .bytes = skipped + 1, .ends = close.empty()};
   if (text[0] == '[') return {.kind = HeadKind::skip, .bytes = skipped + 1};
-  CallHead head = text[0] == '{' ? json_head(text)
-                  : names        ? named_head(text)
-                                 : CallHead{.kind = HeadKind::text, .ends = true};
-  if (text[0] == '{' && head.kind == HeadKind::text) {
-    const size_t size = search.end_of_object(text);
-    head = size ? whole_head(read_json_call(text.substr(0, size)), size, false) : kMore;
-  }
+  CallHead head = item_head(text, how, search);
   if (head.kind != HeadKind::more) head.bytes += skipped;
   return head;
+}
+
+std::optional<ToolCall> cut_listed_call(std::string_view text, ListedCall how) {
+  constexpr std::string_view kArgs = "[ARGS]";
+  text.remove_prefix(std::min(text.find_first_not_of(" \t\r\n,["), text.size()));
+  if (text.starts_with('{'))
+    return how == ListedCall::keyed ? read_cut_keyed(text) : read_cut_json(text, name_member(how));
+  if (text.find(kArgs) == kNotThere) return std::nullopt;
+  return ToolCall{std::string(text.substr(0, text.find('['))), ""};
 }
 
 CallHead channel_head(std::string_view text, FrontSearch& search) {

@@ -1,6 +1,7 @@
 // The fronts of places where calls may be, of formats that write JSON or Python.
 #pragma once
 
+#include <optional>
 #include <string_view>
 
 #include "base/json.h"
@@ -16,10 +17,19 @@ std::string_view without_tag(std::string_view text);
 
 // Behind <tool_call>.
 CallHead tagged_head(std::string_view text, FrontSearch& search);
-// A list of objects, or one behind another, up to `close`; where that is empty, up to the list's
-// end. `names`: a call may be NAME[ARGS]{...}, too, as Mistral's newer models write it.
-CallHead listed_head(std::string_view text, std::string_view close, bool names,
+// How a call in a list is written.
+enum class ListedCall {
+  object,  // {"name": ..., "arguments": {...}}
+  named,   // the same, or NAME[ARGS]{...}, as Mistral's newer models write it
+  tool,    // {"tool_call_id": ..., "tool_name": ..., "parameters": {...}}
+  keyed,   // {NAME: {...}}
+};
+ListedCall listed_call_of(ToolFormat format);
+// A list of calls, or one behind another, up to `close`; where that is empty, up to the list's end.
+CallHead listed_head(std::string_view text, std::string_view close, ListedCall how,
                      FrontSearch& search);
+// A call of a list that was cut.
+std::optional<ToolCall> cut_listed_call(std::string_view text, ListedCall how);
 // Behind "to=": NAME, a mark, JSON.
 CallHead channel_head(std::string_view text, FrontSearch& search);
 // An object as the whole answer, or several with separators between. `first`: none has come yet.

@@ -3,6 +3,7 @@
 #include <span>
 
 #include "base/error.h"
+#include "frontend/body_fields.h"
 #include "frontend/request_limits.h"
 #include "frontend/thoughts.h"
 #include "sampling/grammar/languages.h"
@@ -112,6 +113,7 @@ grammar::TagWords tags_in(const json::Value& value) {
           .text_key_end = text("text_key_end"),
           .value = text("value"),
           .value_end = text("value_end"),
+          .names_end = is_true(value.find("names_end")),
           .has_lines = member_of(value, "lines").as_bool(),
           .bare = text("bare")};
 }
@@ -229,6 +231,20 @@ std::shared_ptr<const ThoughtRules> ConstraintCompiler::thought(const json::Valu
                    .budget = grammar.budget});
 }
 
+void check_form(const json::Value& what) {
+  if (!what.is_object()) return;  // which compile refuses
+  for (const auto& [kind, form] : what.as_object()) {
+    if (kind == "choice" && form.is_array())
+      list_of(form, "texts in a choice", openai::kMaxChoices);
+    const bool is_pattern = kind == "regex" || kind == "whitespace";
+    const size_t most = is_pattern ? openai::kMaxRegexBytes : openai::kMaxFormBytes;
+    const size_t bytes = form.is_string() ? form.as_string().size() : json::dump(form).size();
+    if (bytes > most)
+      fail_usage("expected the form of an answer ({}) of at most {} bytes, found {}", kind, most,
+                 bytes);
+  }
+}
+
 std::shared_ptr<Constraint> ConstraintCompiler::compile(const json::Value& all) {
   json::Value what = all;
   if (all.is_object() && all.find("thought")) {
@@ -241,7 +257,7 @@ std::shared_ptr<Constraint> ConstraintCompiler::compile(const json::Value& all) 
   if (!what.is_object() || what.as_object().size() != (whitespace ? 2 : 1))
     fail_usage("expected one form of the answer, found {}", json::excerpt(what));
   const std::string text = json::dump(what);
-  // Each quote in a schema within a text has two bytes more.
+  // As check_form, where each quote of a schema within a text has a byte more.
   if (text.size() > 2 * openai::kMaxFormBytes)
     fail_usage("expected the form of an answer of at most {} bytes of JSON, found {}",
                2 * openai::kMaxFormBytes, text.size());

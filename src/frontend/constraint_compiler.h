@@ -15,6 +15,10 @@
 
 namespace invar {
 
+// Compiling a form takes longer the larger it is. Throws UsageError for one with more bytes, or
+// more texts to choose from, than a request may ask for.
+void check_form(const json::Value& what);
+
 // Several threads may call at the same time; none waits while another compiles.
 class ConstraintCompiler {
  public:

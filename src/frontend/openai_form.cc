@@ -42,20 +42,6 @@ void read_structured(const std::string& kind, const json::Value& form, json::Val
   if (!form.as_bool()) add_form("whitespace", std::string(grammar::kAnyLayout), what);
 }
 
-// Compiling one takes longer the larger it is.
-void check_form(const json::Value& what) {
-  if (what.is_null()) return;
-  for (const auto& [kind, form] : what.as_object()) {
-    if (kind == "choice" && form.is_array()) list_of(form, "texts in a choice", kMaxChoices);
-    const bool is_pattern = kind == "regex" || kind == "whitespace";
-    const size_t most = is_pattern ? kMaxRegexBytes : kMaxFormBytes;
-    const size_t bytes = form.is_string() ? form.as_string().size() : json::dump(form).size();
-    if (bytes > most)
-      fail_usage("expected the form of an answer ({}) of at most {} bytes, found {}", kind, most,
-                 bytes);
-  }
-}
-
 // As OpenAI names it, or, as llama.cpp and others do, without a name.
 const json::Value* schema_in(const json::Value& format) {
   const json::Value* named = format.find("json_schema");
@@ -129,6 +115,7 @@ void FormReader::read_form(Request& request) {
     field = "tools";
   }
   if (what.is_null()) return;
+  within(field, [&] { check_form(what); });  // calls with what stands beside them
   if (context_.tokenizer) context_.tokenizer->expect_text();
   request.grammar = what;
   request.base.structured_output = json::dump(what);

@@ -15,7 +15,7 @@ inline constexpr size_t kMaxTextBytes = 4 << 20;  // of a conversation or a prom
 inline constexpr size_t kMaxFields = 1024;        // of a body
 inline constexpr size_t kMaxTools = 128;
 inline constexpr size_t kMaxTemplateVariablesBytes = 64 << 10;
-inline constexpr size_t kMaxChoices = 4096, kMaxFormBytes = 128 << 10, kMaxRegexBytes = 16 << 10;
+inline constexpr size_t kMaxChoices = 4096, kMaxFormBytes = 256 << 10, kMaxRegexBytes = 16 << 10;
 inline constexpr size_t kMaxIdempotencyKeyBytes = 256;
 
 }  // namespace invar::openai

@@ -4,6 +4,7 @@
 #include "base/error.h"
 #include "frontend/argument_reader.h"
 #include "frontend/front_reader.h"
+#include "frontend/nested_tags.h"
 #include "frontend/tag_style.h"
 
 namespace invar {
@@ -31,16 +32,6 @@ bool is_strict(const json::Value& tools, std::string_view function) {
     if (name && *name == json::Value(function)) return strict && *strict == json::Value(true);
   }
   return false;
-}
-
-// The value that "#/a/b" names within `root`.
-const json::Value* referred(const json::Value& root, std::string_view pointer) {
-  const json::Value* found = pointer.starts_with('#') ? &root : nullptr;
-  while (found && pointer.find('/') != pointer.npos) {
-    pointer.remove_prefix(pointer.find('/') + 1);
-    found = found->find(pointer.substr(0, pointer.find('/')));
-  }
-  return found;
 }
 
 // The kinds that a value may be of.
@@ -89,17 +80,6 @@ Kinds kinds_of_parameter(const json::Value& tools, std::string_view function,
   return schema ? kinds_of(schema, *parameters) : Kinds{.text = true};
 }
 
-// A value that need not be a text.
-json::Value value_of(std::string_view text) {
-  if (text == "True" || text == "False") return text == "True";
-  if (text == "None") return nullptr;
-  try {
-    return json::parse(text, "a parameter");
-  } catch (const Error&) {
-    return text;
-  }
-}
-
 // The end of a value in the text so far.
 struct ValueEnd {
   bool is_there = false;
@@ -125,9 +105,10 @@ class Parameters final : public ArgumentReader {
       const size_t behind = function + style_.call_end.size();
       const bool ends = function != rest.npos && rest.find_first_not_of(kGaps, behind) == rest.npos;
       std::string value(rest.substr(0, ends ? function : rest.size()));
-      value += style_.value_end;
+      value += value_end_;
       std::string_view text = value;
       looked_ = 0;
+      is_closing_ = true;
       read_value(text, json);
     }
     json += keys_.empty() ? "{}" : "}";
@@ -163,6 +144,7 @@ class Parameters final : public ArgumentReader {
   void begin_value(std::string_view inner, std::string& json) {
     const size_t quote = style_.has_quotes() ? inner.find('"') : inner.npos;
     key_ = inner.substr(0, quote);
+    value_end_ = style_.value_end_of(key_);
     Kinds kinds = kinds_of_parameter(tools_, name_, key_);
     if (style_.says_kind && quote != inner.npos) {
       const std::string_view said = inner.substr(quote);
@@ -172,7 +154,7 @@ class Parameters final : public ArgumentReader {
     is_text_ = kinds.text;
     may_be_null_ = kinds.text && kinds.null;
     within_ = at_front_ = true;
-    counted_ = 0;
+    counted_ = read_ = nested_ = 0;
     ends_line_ = within_text_ = false;
     is_new_ = keys_.insert(key_).second;
     if (!is_new_) return;
@@ -199,6 +181,7 @@ class Parameters final : public ArgumentReader {
     text.remove_prefix(end.at + end.bytes);
     if (style_.has_lines && at_front_ && value.starts_with('\n')) value.remove_prefix(1);
     at_front_ &= end.at == 0;
+    read_ += end.at;
     if (!value.empty()) ends_line_ = value.ends_with('\n');
     if (style_.has_lines && end.is_there && value.ends_with('\n')) value.remove_suffix(1);
     within_ = !end.is_there;
@@ -206,21 +189,36 @@ class Parameters final : public ArgumentReader {
     if (is_text_)
       append_escaped(value, json);
     else
-      json::append(json, value_of(value));
+      json::append(json, json_of(value));
     if (is_text_ && !within_) json += '"';
     return !within_;
   }
 
+  // Whether tags may stand in the value, among them some of its own name.
+  bool has_tree() const { return style_.names_end && !is_strict_ && !is_text_; }
+
+  json::Value json_of(std::string_view value) const {
+    if (!style_.names_end) return value_of(value);
+    const json::Value* parameters = parameters_of(tools_, name_);
+    const json::Value* properties = parameters ? parameters->find("properties") : nullptr;
+    return nested_value(style_, value, properties ? properties->find(key_) : nullptr,
+                        parameters ? *parameters : json::Value());
+  }
+
   // From `looked_` on, before which it does not end.
   ValueEnd end_of(std::string_view text) {
-    for (size_t at = text.find('<', looked_); at != text.npos; at = text.find('<', at + 1)) {
+    const char first = style_.value_end[0];
+    for (size_t at = text.find(first, looked_); at != text.npos; at = text.find(first, at + 1)) {
       const bool begins_line = at > 0 ? text[at - 1] == '\n' : at_front_ || ends_line_;
-      const auto [is_there, goes_on, bytes] = mark_at(text.substr(at), begins_line);
+      const auto [is_there, goes_on, bytes] = mark_at(text.substr(at), begins_line, read_ + at);
       const bool is_quoted = is_there && is_strict_ && !is_text_ && is_in_text(text, at);
-      if (is_there && !is_quoted) return {.is_there = true, .at = at, .bytes = bytes};
+      const bool is_inner = is_there && nested_ > 0;
+      if (is_there && !is_quoted && !is_inner) return {.is_there = true, .at = at, .bytes = bytes};
       looked_ = at;
       if (goes_on) return {.at = at - (style_.has_lines && at > 0 && text[at - 1] == '\n')};
       looked_ = at + 1;
+      nested_ += has_tree() && text.substr(at).starts_with(style_.key_tag(key_));
+      nested_ -= is_inner;
     }
     looked_ = std::max(looked_, text.size());
     return {.at = text.size() - (style_.has_lines && text.ends_with('\n'))};
@@ -242,12 +240,15 @@ class Parameters final : public ArgumentReader {
     size_t bytes = 0;
   };
   // A value's end, or, where a model may have left that out, the call's end or the next parameter
-  // on a line of its own.
-  Mark mark_at(std::string_view text, bool begins_line) const {
-    if (text.starts_with(style_.value_end))
-      return {.is_there = true, .bytes = style_.value_end.size()};
-    if (style_.value_end.starts_with(text)) return {.goes_on = true};
-    if (is_strict_ || !begins_line) return {};
+  // on a line of its own. A strict tool's value that has lines of its own is closed on one that is
+  // not the first, `read` bytes behind its tag.
+  Mark mark_at(std::string_view text, bool begins_line, size_t read) const {
+    const bool has_line = is_strict_ && style_.has_lines && !is_closing_;
+    if (has_line && !(begins_line && read > 1)) return {};
+    if (text.starts_with(value_end_)) return {.is_there = true, .bytes = value_end_.size()};
+    if (value_end_.starts_with(text)) return {.goes_on = true};
+    if (has_tree() && style_.key_tag(key_).starts_with(text)) return {.goes_on = true};
+    if (is_strict_ || !begins_line || style_.names_end) return {};
     if (text.starts_with(style_.close)) return {.is_there = true};
     for (const std::string_view mark : {style_.close, style_.call_end})
       if (mark.starts_with(text)) return {.goes_on = true};
@@ -300,10 +301,13 @@ class Parameters final : public ArgumentReader {
   }
 
   const TagStyle& style_;
-  std::string name_, key_;
+  std::string name_, key_, value_end_;
   const json::Value& tools_;
   bool is_strict_;
   std::set<std::string> keys_;
+  size_t read_ = 0;           // bytes of a value that were taken
+  int nested_ = 0;            // tags of a value's own name that are open in it
+  bool is_closing_ = false;   // the answer has ended
   size_t counted_ = 0;        // bytes of a value of JSON whose quotes were counted
   bool within_text_ = false;  // behind them
   bool ends_line_ = false;    // what was taken of a value

@@ -66,6 +66,18 @@ const TagStyle kTagStyles[] = {
      .value = "",
      .value_end = "</parameter>",
      .has_several = true},
+    {.format = ToolFormat::minimax_m3,
+     .open = "]<]minimax[>[<tool_call>",
+     .close = "]<]minimax[>[</tool_call>",
+     .call = "]<]minimax[>[<invoke name=\"",
+     .name_end = "\">",
+     .call_end = "]<]minimax[>[</invoke>",
+     .key = "]<]minimax[>[<",
+     .key_end = ">",
+     .value = "",
+     .value_end = "]<]minimax[>[</",
+     .names_end = true,
+     .has_several = true},
     {.format = ToolFormat::deepseek_v32,
      .open = "<｜DSML｜function_calls>",
      .close = "</｜DSML｜function_calls>",
@@ -132,6 +144,10 @@ CallHead bare_name(const TagStyle& style, std::string_view rest, size_t skipped)
 
 std::string TagStyle::key_tag(std::string_view written) const {
   return std::string(key) + std::string(written) + (has_quotes() ? "\"" : std::string(key_end));
+}
+
+std::string TagStyle::value_end_of(std::string_view name) const {
+  return std::string(value_end) + (names_end ? std::string(name) + std::string(key_end) : "");
 }
 
 const TagStyle* tag_style_of(ToolFormat format) {

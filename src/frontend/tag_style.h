@@ -17,6 +17,7 @@ struct TagStyle {
   std::string_view call, name_end, call_end;
   std::string_view key, key_end;      // around a parameter's name
   std::string_view value, value_end;  // around its value; the first may be empty
+  bool names_end = false;             // the name and > stand behind `value_end`
   bool has_lines = false;             // a value stands on lines of its own
   bool has_several = false;           // `open` and `close` stand around several calls
   bool says_kind = false;             // string="true" or "false" stands behind the name
@@ -24,6 +25,8 @@ struct TagStyle {
 
   // A tag as the name `written` stands in it.
   std::string key_tag(std::string_view written) const;
+  // The mark behind the value of a parameter.
+  std::string value_end_of(std::string_view name) const;
   // Whether names stand in quotes, which `call` and `key` open.
   bool has_quotes() const { return key.ends_with('"'); }
 };

@@ -66,6 +66,33 @@ const ThoughtStyle kThoughtStyles[] = {
      .repeats = false,
      .is_assumed = false,
      .marks = {"<think:opensource>", "</think:opensource>"}},
+    {.format = ThoughtFormat::cohere,
+     .name = "cohere",
+     .open = "<|START_THINKING|>",
+     .close = "<|END_THINKING|>",
+     .then = "",
+     .then_message = "",
+     .repeats = false,
+     .is_assumed = false,
+     .marks = {"<|START_THINKING|>", "<|END_THINKING|>"}},
+    {.format = ThoughtFormat::apertus,
+     .name = "apertus",
+     .open = "<|inner_prefix|>",
+     .close = "<|inner_suffix|>",
+     .then = "",
+     .then_message = "",
+     .repeats = false,
+     .is_assumed = false,
+     .marks = {"<|inner_prefix|>", "<|inner_suffix|>"}},
+    {.format = ThoughtFormat::minimax_m3,
+     .name = "minimax_m3",
+     .open = "<mm:think>",
+     .close = "</mm:think>",
+     .then = "",
+     .then_message = "",
+     .repeats = false,
+     .is_assumed = false,
+     .marks = {"<mm:think>", "</mm:think>"}},
     {.format = ThoughtFormat::gpt_oss,
      .name = "gpt_oss",
      .open = "<|channel|>analysis<|message|>",
@@ -106,6 +133,9 @@ ThoughtFormat thought_format_of(std::string_view chat_template) {
   if (names(chat_template, "<|channel>thought")) return ThoughtFormat::gemma4;
   if (names(chat_template, "</seed:think>")) return ThoughtFormat::seed_oss;
   if (names(chat_template, "</think{}>")) return ThoughtFormat::hy_v3;
+  if (names(chat_template, "<|START_THINKING|>")) return ThoughtFormat::cohere;
+  if (names(chat_template, "<|inner_prefix|>")) return ThoughtFormat::apertus;
+  if (names(chat_template, "</mm:think>")) return ThoughtFormat::minimax_m3;
   if (!names(chat_template, "</think>")) return ThoughtFormat::none;
   return names(chat_template, "<｜Assistant｜>") ? ThoughtFormat::deepseek_r1
                                                  : ThoughtFormat::qwen3;

@@ -183,8 +183,33 @@ json::Value tags_of(const TagStyle& style) {
                       {"text_key_end", key_end(" string=\"true\"")},
                       {"value", text(style.value)},
                       {"value_end", text(style.value_end)},
+                      {"names_end", style.names_end},
                       {"lines", style.has_lines},
                       {"bare", text(style.is_bare ? style.call : "")}};
+}
+
+// The same as Cohere's models write a call, and as Apertus does: {NAME: {...}}.
+json::Value schema_of_tool(const json::Value& function, const json::Value& arguments,
+                           const std::string& place) {
+  json::Value call = schema_of_call(function, arguments, "parameters", place);
+  json::Value name = *call.find("properties")->find("name");
+  return json::Object{
+      {"type", "object"},
+      {"properties",
+       json::Object{{"tool_call_id", json::Object{{"type", "string"}, {"pattern", "^[0-9]{1,4}$"}}},
+                    {"tool_name", name},
+                    {"parameters", *call.find("properties")->find("parameters")}}},
+      {"required", json::Array{"tool_call_id", "tool_name", "parameters"}}};
+}
+json::Value schema_by_name(const json::Value& function, const json::Value& arguments,
+                           const std::string& place) {
+  const std::string name = function.find("name")->as_string();
+  std::string pointer = place + "/properties/";
+  for (const char c : name)
+    pointer += c == '~' ? "~0" : c == '/' ? "~1" : c == '%' ? "%25" : std::string(1, c);
+  return json::Object{{"type", "object"},
+                      {"properties", json::Object{{name, moved(arguments, pointer)}}},
+                      {"required", json::Array{name}}};
 }
 
 // [CALL, ...], as older models of Mistral's write it.
@@ -218,7 +243,8 @@ bool is_named(ToolFormat format, bool has_args) {
 
 bool is_list(ToolFormat format, bool has_args) {
   return format == ToolFormat::hunyuan_a13b || format == ToolFormat::nemotron_json ||
-         format == ToolFormat::granite || (format == ToolFormat::mistral && !has_args);
+         format == ToolFormat::granite || format == ToolFormat::cohere ||
+         format == ToolFormat::apertus || (format == ToolFormat::mistral && !has_args);
 }
 
 bool is_python(ToolFormat format) {
@@ -297,9 +323,11 @@ json::Value grammar_of_calls(const json::Value& tools, ToolFormat format, bool o
                                       : json::Value(json::Object{{"type", "object"}});
     if (are_named)
       named.push_back(json::Object{{"name", *function.find("name")}, {"arguments", arguments}});
-    calls.push_back(
-        schema_of_call(function, arguments, key,
-                       fmt::format("{}/anyOf/{}", are_listed ? "/items" : "", calls.size())));
+    const std::string place = fmt::format("{}/anyOf/{}", are_listed ? "/items" : "", calls.size());
+    calls.push_back(format == ToolFormat::cohere ? schema_of_tool(function, arguments, place)
+                    : format == ToolFormat::apertus
+                        ? schema_by_name(function, arguments, place)
+                        : schema_of_call(function, arguments, key, place));
   }
   if (format == ToolFormat::bare && !answer.is_null()) {
     calls.push_back(moved(answer, fmt::format("/anyOf/{}", calls.size())));

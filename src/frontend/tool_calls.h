@@ -27,6 +27,7 @@ enum class ToolFormat {
   // Parameters one after another between tags (TagStyle):
   glm45,
   minimax_m2,
+  minimax_m3,
   deepseek_v32,
   deepseek_v4,
   seed_oss,
@@ -40,6 +41,8 @@ enum class ToolFormat {
   nemotron_json,  // <TOOLCALL>...</TOOLCALL>
   granite,        // <|tool_call|>[...]
   functionary,    // <function=NAME>{...}</function>
+  cohere,         // <|START_ACTION|>[{"tool_call_id": ..., "tool_name": ..., "parameters": {...}}]
+  apertus,        // <|tools_prefix|>[{NAME: {...}}]<|tools_suffix|>
 };
 
 struct ToolCall {

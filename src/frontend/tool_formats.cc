@@ -21,6 +21,8 @@ constexpr std::string_view kMistral = "[TOOL_CALLS]", kCallId = "[CALL_ID]", kAr
 constexpr std::string_view kCommentary = "<|channel|>commentary to=", kMessage = "<|message|>",
                            kCallMark = "<|call|>", kFunctions = "functions.";
 constexpr std::string_view kFunction = "<function=", kFunctionEnd = "</function>";
+constexpr std::string_view kAction = "<|START_ACTION|>", kActionEnd = "<|END_ACTION|>";
+constexpr std::string_view kTools = "<|tools_prefix|>", kToolsEnd = "<|tools_suffix|>";
 constexpr std::string_view kGemma = "<|tool_call>", kGemmaEnd = "<tool_call|>";
 
 const ToolStyle kToolStyles[] = {
@@ -42,6 +44,7 @@ const ToolStyle kToolStyles[] = {
      {"<|tool_calls_section_begin|>", "<|tool_calls_section_end|>", "<|tool_call_begin|>",
       "<|tool_call_argument_begin|>", "<|tool_call_end|>"}},
     {ToolFormat::minimax_m2, "minimax_m2", {"<minimax:tool_call>", "</minimax:tool_call>"}},
+    {ToolFormat::minimax_m3, "minimax_m3", {"]<]minimax[>[", kToolOpen, kToolClose}},
     {ToolFormat::gemma4, "gemma4", {kGemma, kGemmaEnd, "<|\"|>"}},
     {ToolFormat::deepseek_v32, "deepseek_v32", {"｜DSML｜"}},
     {ToolFormat::deepseek_v4, "deepseek_v4", {"｜DSML｜"}},
@@ -57,6 +60,8 @@ const ToolStyle kToolStyles[] = {
     {ToolFormat::nemotron_json, "nemotron_json", {"<TOOLCALL>", "</TOOLCALL>"}},
     {ToolFormat::granite, "granite", {"<|tool_call|>"}},
     {ToolFormat::functionary, "functionary", {}},
+    {ToolFormat::cohere, "cohere", {kAction, kActionEnd}},
+    {ToolFormat::apertus, "apertus", {kTools, kToolsEnd}},
 };
 
 // A word that a template has where its models write calls so. The first one that is found counts.
@@ -68,11 +73,14 @@ constexpr TemplateWord kTemplateWords[] = {
     {"<｜hy_", ToolFormat::hy_v3},
     {"<seed:tool_call>", ToolFormat::seed_oss},
     {"<minimax:tool_call>", ToolFormat::minimax_m2},
+    {"]<]minimax[>[", ToolFormat::minimax_m3},
     {"'function_calls>", ToolFormat::deepseek_v32},  // behind a variable that is ｜DSML｜
     {"｜DSML｜", ToolFormat::deepseek_v4},
     {"<|tool_calls_section_begin|>", ToolFormat::kimi_k2},
     {"<|tool_call>call:", ToolFormat::gemma4},
     {"<arg_key>", ToolFormat::glm45},
+    {kAction, ToolFormat::cohere},
+    {kTools, ToolFormat::apertus},
     {"<|tool_call_start|>", ToolFormat::lfm2},
     {"<|tool_list_start|>", ToolFormat::lfm2},
     {"List of tools: [", ToolFormat::lfm2},
@@ -145,6 +153,8 @@ std::string_view opening_mark(ToolFormat format) {
     case ToolFormat::hunyuan_a13b:
     case ToolFormat::nemotron_json:
     case ToolFormat::granite:
+    case ToolFormat::cohere:
+    case ToolFormat::apertus:
       return marks_of(format)[0];
     default:
       return "";
@@ -161,6 +171,8 @@ std::string_view closing_mark(ToolFormat format) {
     case ToolFormat::olmo3:
     case ToolFormat::hunyuan_a13b:
     case ToolFormat::nemotron_json:
+    case ToolFormat::cohere:
+    case ToolFormat::apertus:
       return marks_of(format)[1];
     case ToolFormat::functionary:
       return kFunctionEnd;
@@ -178,11 +190,12 @@ CallHead read_call_head(ToolFormat format, std::string_view text, const json::Va
     case ToolFormat::tagged:
       return tagged_head(text, search);
     case ToolFormat::mistral:
-      return listed_head(text, "", true, search);
     case ToolFormat::hunyuan_a13b:
     case ToolFormat::nemotron_json:
     case ToolFormat::granite:
-      return listed_head(text, closing_mark(format), false, search);
+    case ToolFormat::cohere:
+    case ToolFormat::apertus:
+      return listed_head(text, closing_mark(format), listed_call_of(format), search);
     case ToolFormat::gemma4:
       return gemma_head(text);
     case ToolFormat::functionary:
@@ -269,11 +282,9 @@ void read_cut_call(ToolFormat format, std::string_view text, const json::Value& 
     case ToolFormat::hunyuan_a13b:
     case ToolFormat::nemotron_json:
     case ToolFormat::granite:
-      text.remove_prefix(std::min(text.find_first_not_of(" \t\r\n,["), text.size()));
-      if (text.starts_with('{'))
-        call = read_cut_json(text);
-      else if (const size_t args = text.find(kArgs); args != kNotThere)
-        call = ToolCall{std::string(text.substr(0, text.find('['))), ""};
+    case ToolFormat::cohere:
+    case ToolFormat::apertus:
+      call = cut_listed_call(text, listed_call_of(format));
       break;
     case ToolFormat::gpt_oss:
       if (const size_t message = text.find(kMessage); message != kNotThere) {

@@ -26,6 +26,9 @@ enum class ThoughtFormat : uint8_t {
   gemma4,
   seed_oss,
   hy_v3,
+  cohere,
+  apertus,
+  minimax_m3,
 };
 
 // How an answer's thoughts are told from its text. The engine does not read it.

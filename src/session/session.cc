@@ -70,9 +70,10 @@ Request Session::Impl::request(Running& at, std::vector<int32_t> prompt,
     request.adapter = adapters.open(asked.lora, at.model().spec(), at.model().adapter_user());
   }
   if (asked.structured_outputs.empty()) return request;
+  const json::Value form = json::parse(asked.structured_outputs, "structured_outputs");
+  check_form(form);
   const std::lock_guard lock(compiling);
-  request.constraint =
-      constraints.compile(json::parse(asked.structured_outputs, "structured_outputs"));
+  request.constraint = constraints.compile(form);
   return request;
 }
 

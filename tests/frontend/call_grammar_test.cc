@@ -60,6 +60,7 @@ struct Format {
   std::string key, key_end, value_end, between;
   bool are_texts_plain = true;
   bool says_kind = false;
+  bool names_end = false;  // its name stands behind value_end
 
   std::string call(const std::string& name, const Parameters& all) const {
     std::string text = open + name + name_end;
@@ -72,14 +73,14 @@ struct Format {
       text += format == ToolFormat::gemma4 && value[0] == '"' ? "<|\"|>" + plain(value) + "<|\"|>"
               : are_texts_plain                               ? plain(value)
                                                               : value;
-      text += value_end;
+      text += value_end + (names_end ? one + ">" : "");
     }
     return text + call_end + close;
   }
 };
 
 std::vector<Format> formats() {
-  const std::string d = "｜DSML｜", o = ":opensource";
+  const std::string d = "｜DSML｜", o = ":opensource", ns = "]<]minimax[>[";
   const auto json_of = [](ToolFormat format, const char* open, const char* name_end,
                           const char* close) {
     return Format{format, open, close, name_end, "}", "\"", "\": ", "", ", ", false};
@@ -109,6 +110,15 @@ std::vector<Format> formats() {
       {ToolFormat::qwen3_coder, "<tool_call>\n<function=", "</tool_call>", ">\n", "</function>\n",
        "<parameter=", ">\n", "\n</parameter>\n", ""},
       invokes(ToolFormat::minimax_m2, "", "minimax:tool_call"),
+      {.format = ToolFormat::minimax_m3,
+       .open = ns + "<tool_call>\n" + ns + "<invoke name=\"",
+       .close = ns + "</tool_call>",
+       .name_end = "\">",
+       .call_end = ns + "</invoke>\n",
+       .key = ns + "<",
+       .key_end = ">",
+       .value_end = ns + "</",
+       .names_end = true},
       invokes(ToolFormat::deepseek_v32, d, d + "function_calls"),
       invokes(ToolFormat::deepseek_v4, d, d + "tool_calls"),
       {ToolFormat::gemma4, "<|tool_call>call:", "<tool_call|>", "{", "}", "", ":", "", ","},
@@ -126,6 +136,10 @@ std::vector<Format> formats() {
               "}]</tool_calls>"),
       json_of(ToolFormat::nemotron_json, "<TOOLCALL>[{\"name\": \"", "\", \"arguments\": {",
               "}]</TOOLCALL>"),
+      json_of(ToolFormat::cohere,
+              "<|START_ACTION|>[\n    {\"tool_call_id\": \"0\", \"tool_name\": \"",
+              "\", \"parameters\": {", "}\n]<|END_ACTION|>"),
+      json_of(ToolFormat::apertus, "<|tools_prefix|>[{\"", "\": {", "}]<|tools_suffix|>"),
       json_of(ToolFormat::functionary, "<function=", ">{", "</function>"),
       json_of(ToolFormat::granite, "<|tool_call|>[{\"name\": \"", "\", \"arguments\": {", "}]"),
   };
@@ -207,6 +221,20 @@ TEST(CallGrammar, OthersAreAnyCallsOfTheTools) {
     EXPECT_EQ(allows("free", {{"mode", "\"c\""}, {"more", "1"}}), !is_python) << what;
     EXPECT_FALSE(allows("plan", {{"mode", "\"c\""}})) << what;
     EXPECT_FALSE(allows("freed", {{"mode", "\"c\""}})) << what;
+  }
+}
+
+TEST(CallGrammar, BesideAFormAnAnswerIsCallsOrTheForm) {
+  const json::Value form = json::parse(R"({"enum": ["yes", "no"]})", "a form");
+  for (const Format& format : formats()) {
+    const std::string call = format.call("plan", spelled(format, kGood));
+    const auto held = constraint(grammar_of_calls(tools(true), format.format, false, form));
+    EXPECT_TRUE(matches(*held, "\"yes\"")) << name_of_form(format);
+    EXPECT_TRUE(matches(*held, call)) << name_of_form(format);
+    EXPECT_TRUE(matches(*held, call + call)) << name_of_form(format);
+    EXPECT_FALSE(matches(*held, "\"maybe\"")) << name_of_form(format);
+    EXPECT_FALSE(matches(*held, "So: " + call)) << name_of_form(format);
+    EXPECT_FALSE(matches(*held, call + "\"yes\"")) << name_of_form(format);
   }
 }
 

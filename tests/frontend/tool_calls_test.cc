@@ -327,6 +327,11 @@ TEST(ToolCalls, WhatNeverClosesCostsItsBytes) {
            Endless{ToolFormat::functionary, "<function=f>", " "},
            Endless{ToolFormat::lfm2, "<|tool_call_start|>", "["},
            Endless{ToolFormat::lfm2, "<|tool_call_start|>[f(a=[", "1, "},
+           Endless{ToolFormat::minimax_m3,
+                   "]<]minimax[>[<tool_call>]<]minimax[>[<invoke name=\"f\">]<]minimax[>[<a>",
+                   "]<"},
+           Endless{ToolFormat::cohere, "<|START_ACTION|>[{\"parameters\": {\"a\": \"", "x"},
+           Endless{ToolFormat::apertus, "<|tools_prefix|>[{\"f\": [\"", "x"},
            Endless{ToolFormat::nemotron_json, "<TOOLCALL>[{\"arguments\": {\"a\": \"", "x"},
        }) {
     const double once = seconds_of(format, begin, piece, 40 << 10);
@@ -380,6 +385,10 @@ TEST(ToolCalls, TheTemplateSaysTheFormat) {
            std::pair("<function_calls>", ToolFormat::olmo3),
            std::pair("<tool_calls>[", ToolFormat::hunyuan_a13b),
            std::pair("<TOOLCALL>[", ToolFormat::nemotron_json),
+           std::pair("<|START_ACTION|>[ \"tool_name\", \"parameters\"", ToolFormat::cohere),
+           std::pair("{% set t = '<|tools_prefix|>' %}", ToolFormat::apertus),
+           std::pair("{% set ns = ']<]minimax[>[' %}{{ ns ~ '<tool_call>' }}",
+                     ToolFormat::minimax_m3),
            std::pair("<|tool_call|>", ToolFormat::granite),
            std::pair("<tool_call> <function=", ToolFormat::qwen3_coder),
            std::pair("<function=NAME> <parameter=KEY>", ToolFormat::qwen3_coder),

@@ -176,7 +176,7 @@ class Limits(unittest.TestCase):
         for field, value, words in (("stop", ["s"] * 65, "at most 64 stop strings in stop, found 65"), ("stop", "s" * 1025, "stop of at most 1024 bytes, found 1025"),
                                     ("stop_token_ids", [1] * 4097, "at most 4096 stop_token_ids, found 4097"), ("bad_words", ["w" * 20_000], "bad_words of at most 16384 bytes together, found 20000"),
                                     ("cache_salt", "s" * 1025, "cache_salt of at most 1024 bytes, found 1025"), ("guided_regex", "a" * 20_000, "(regex) of at most 16384 bytes, found 20000"),
-                                    ("guided_choice", ["a"] * 4097, "at most 4096 texts in a choice, found 4097"), ("guided_json", {"enum": ["a" * 300_000]}, "(json) of at most 131072 bytes"),
+                                    ("guided_choice", ["a"] * 4097, "at most 4096 texts in a choice, found 4097"), ("guided_json", {"enum": ["a" * 300_000]}, "(json) of at most 262144 bytes"),
                                     ("allowed_token_ids", [1] * 100_000, "allowed_token_ids, found 100000"), ("n", 129, "n must be in [1, 128], not 129")):
             status, _, answer = served.ask("POST", COMPLETIONS, {"prompt": "x", "max_tokens": 1, field: value})
             self.assertEqual(status, 400, field)
@@ -187,6 +187,17 @@ class Limits(unittest.TestCase):
         self.assertIn("at most 1024 fields in the body, found 1026", served.ask("POST", COMPLETIONS, {"prompt": "x", "max_tokens": 1, **many})[2]["error"]["message"])
         same = served.post(COMPLETIONS, prompt="x", max_tokens=30, seed=1, stop=["e", "e", "a"], stop_token_ids=[7, 7, 5])
         self.assertEqual(same["choices"], served.post(COMPLETIONS, prompt="x", max_tokens=30, seed=1, stop=["e", "a"], stop_token_ids=[5, 7])["choices"])
+
+    def test_the_pages_say_them(self):
+        header = (ROOT / "src/frontend/request_limits.h").read_text()
+        limits = {name: eval(value) for name, value in re.findall(r"(k\w+) = ([\d <]+)", header)}
+        self.assertGreater(len(limits), 10)
+        page, api = (ROOT / "docs/requests.md").read_text(), (ROOT / "docs/openapi.yaml").read_text()
+        for name, limit in limits.items():
+            said = f"{limit >> 20} MiB" if limit >> 20 else f"{limit:,}"
+            self.assertIn(said, page.partition("### How much")[2].partition("A request beyond them")[0], name)
+        for name in ("kMaxFormBytes", "kMaxRegexBytes"):
+            self.assertIn(f"at most {limits[name]:,} bytes", api, name)
 
     def test_what_requests_hold_is_bounded(self):
         """Each holds 1.5 MiB: the automaton of its stop strings."""

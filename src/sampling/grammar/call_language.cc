@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <map>
 #include <optional>
+#include <set>
 
 #include "base/error.h"
 #include "base/function_ref.h"
@@ -35,70 +36,69 @@ struct MarkEnd {
 };
 
 // Text in which marks may stand; what is behind one follows it wherever the text has it. A rule for
-// each number of bytes of a mark that the text ends with. Each ends with the next one, so that none
-// lies within another however long the text is. The marks have one first byte, which stands in each
-// once, and none begins another. `may_end`: the text need not have a mark.
+// each beginning of a mark that the text ends with, the longest one. Each ends with the next one,
+// so that none lies within another however long the text is. The marks have one first byte, and
+// none has another in it. `may_end`: the text need not have a mark.
 class MarkedText {
  public:
   MarkedText(Language& language, std::span<const MarkEnd> ends, bool may_end)
-      : language_(language), first_(ends[0].mark.substr(0, 1)), may_end_(may_end) {
+      : language_(language), ends_(ends), may_end_(may_end) {
     text_ = language.rule(language.add_rule("text"));
-    begun_ = language.rule(language.add_rule("mark"));
-    std::vector<const MarkEnd*> all;
-    for (const MarkEnd& end : ends) {
-      check(end.mark);
-      all.push_back(&end);
-    }
-    define(begun_, ways_behind(all, 1));
-    const Expr mark = language.sequence({language.text(first_), begun_});
+    for (const MarkEnd& end : ends) check(end.mark);
+    for (const MarkEnd& end : ends)
+      for (size_t size = 1; size < end.mark.size(); ++size) {
+        const std::string front = end.mark.substr(0, size);
+        if (!fronts_.contains(front)) fronts_[front] = language.rule(language.add_rule(front));
+      }
+    for (const auto& [front, rule] : fronts_) define(rule, ways_behind(front));
+    const std::string first = ends[0].mark.substr(0, 1);
+    const Expr mark = language.sequence({language.text(first), fronts_[first]});
     language.define(language.node(text_).at,
-                    language.sequence({language.repeat(other_than(language, first_), 0, kEndless),
+                    language.sequence({language.repeat(other_than(language, first), 0, kEndless),
                                        may_end ? language.optional(mark) : mark}));
   }
   Expr text() const { return text_; }
 
  private:
-  using Marks = std::vector<const MarkEnd*>;
-
-  static void check(const std::string& mark) {
-    if (mark.size() < 2 || mark.find(mark[0], 1) != mark.npos)
-      fail_usage("expected a mark of calls whose first byte stands in it once, found {}",
+  void check(const std::string& mark) const {
+    const auto has = [&](const MarkEnd& other) { return mark.find(other.mark) != mark.npos; };
+    if (mark.size() < 2 || mark[0] != ends_[0].mark[0] || std::ranges::count_if(ends_, has) > 1)
+      fail_usage("expected marks of calls with one first byte, none of them in another, found {}",
                  json::quoted(mark));
   }
-  // The ways to go on behind the first `at` bytes of the marks, which they share.
-  std::vector<Expr> ways_behind(const Marks& marks, size_t at) {
-    std::map<char, Marks> by_next;
-    for (const MarkEnd* end : marks) by_next[end->mark[at]].push_back(end);
-    std::string read = first_;
-    std::vector<Expr> ways = {mark_again()};
-    for (const auto& [byte, some] : by_next) {
+  // The ways to go on behind the longest beginning of a mark that a text ends with.
+  std::vector<Expr> ways_behind(const std::string& front) {
+    std::set<char> next;
+    for (const MarkEnd& end : ends_) next.insert(end.mark.begin(), end.mark.end());
+    std::string read;
+    std::vector<Expr> ways;
+    for (const char byte : next) {
+      const std::optional<Expr> behind = behind_text(front + byte);
+      if (!behind) continue;
       read += byte;
-      ways.push_back(language_.sequence({language_.text({&byte, 1}), behind(some, at + 1)}));
+      ways.push_back(language_.sequence({language_.text({&byte, 1}), *behind}));
     }
     ways.push_back(language_.sequence({other_than(language_, read), text_}));
     return ways;
   }
-  Expr behind(const Marks& marks, size_t at) {
-    const auto ends = [&](const MarkEnd* end) { return end->mark.size() == at; };
-    const std::string& mark = marks[0]->mark;
-    if (marks.size() == 1 && ends(marks[0])) return marks[0]->behind(text_);
-    if (std::ranges::any_of(marks, ends))
-      fail_usage("expected marks of calls of which none begins another, found {}",
-                 json::quoted(mark));
-    const Expr next = language_.rule(language_.add_rule(mark.substr(0, at)));
-    define(next, ways_behind(marks, at));
-    return next;
+  // The rest of a text that ends with a mark, or with the beginning of one; nothing: with neither.
+  std::optional<Expr> behind_text(std::string_view text) {
+    for (const MarkEnd& end : ends_)
+      if (text.ends_with(end.mark)) return end.behind(text_);
+    for (; !text.empty(); text.remove_prefix(1))
+      if (const auto found = fronts_.find(text); found != fronts_.end()) return found->second;
+    return std::nullopt;
   }
-  Expr mark_again() { return language_.sequence({language_.text(first_), begun_}); }
   void define(Expr rule, std::vector<Expr> ways) {
     if (may_end_) ways.push_back(language_.empty());
     language_.define(language_.node(rule).at, language_.choice(ways));
   }
 
   Language& language_;
-  const std::string first_;
+  const std::span<const MarkEnd> ends_;
   const bool may_end_;
-  Expr text_ = 0, begun_ = 0;
+  Expr text_ = 0;
+  std::map<std::string, Expr, std::less<>> fronts_;  // of marks, each with its rule
 };
 
 // The rules that the schema of a text has for it.
@@ -129,7 +129,8 @@ Expr line_break(Language& language, const TagWords& words) {
 
 // Behind a parameter's tag, with its end: a text as it is, or JSON.
 Expr tag_value(Language& language, const CallParameter& parameter, const TagWords& words) {
-  const std::string mark = (words.has_lines ? "\n" : "") + words.value_end;
+  const std::string name = words.names_end ? parameter.name + ">" : "";
+  const std::string mark = (words.has_lines ? "\n" : "") + words.value_end + name;
   const Expr line = line_break(language, words);
   const Expr end = language.sequence({language.text(mark), line});
   if (parameter.is_text) {

@@ -61,8 +61,8 @@ struct CallMarks {
 };
 // Text among which calls of tools, JSON of `schema`, may stand between the marks; `once`: the first
 // call ends it. Wherever the text has the opening mark, a call follows. Where `answer`, a schema,
-// is not null, there are calls and no text, or JSON of it. Throws UsageError for a mark whose first
-// byte stands in it twice.
+// is not null, there are calls and no text, or JSON of it. Throws UsageError for a mark of one
+// byte.
 Language marked_calls_language(const json::Value& schema, const CallMarks& marks, bool once,
                                const json::Value& answer = {});
 
@@ -85,6 +85,7 @@ struct TagWords {
   std::string call, name_end, call_end;
   std::string key, key_end, text_key_end;  // the last one: where the value is a text
   std::string value, value_end;
+  bool names_end = false;  // the parameter's name and > stand behind `value_end`
   bool has_lines = false;  // values stand on lines of their own; else line breaks may be left out
   std::string bare;        // what begins a call without an opening mark; or nothing
 };

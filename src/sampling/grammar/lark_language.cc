@@ -7,6 +7,7 @@
 #include <set>
 
 #include "base/error.h"
+#include "sampling/grammar/contains.h"
 #include "sampling/grammar/intersection.h"
 #include "sampling/grammar/json_text.h"
 #include "sampling/grammar/languages.h"
@@ -212,7 +213,14 @@ Expr add_lark(Language& language, std::string_view grammar, const Writing& writi
     fail_usage("the grammar is too large: expected at most {} bytes, found {}", kMaxBytes,
                grammar.size());
   const lark::Grammar parsed = lark::parse(grammar);
-  return LarkBuilder(language, parsed, writing).build();
+  const Expr text = LarkBuilder(language, parsed, writing).build();
+  // No terminal has the mark in it, but several may, side by side.
+  if (!writing.without.empty() && may_contain(language, text, writing.without))
+    fail_usage(
+        "expected a grammar without texts that have {} in them, which ends a text as this model "
+        "writes calls, found one whose terminals spell it side by side",
+        json::quoted(writing.without));
+  return text;
 }
 
 Language lark_language(std::string_view grammar) {
