@@ -1,4 +1,6 @@
 // Receipts of answers: "receipt": true in a request, and GET /v1/receipts/ID from the journal.
+#include <algorithm>
+
 #include "admission.h"
 #include "errors.h"
 #include "frontend/answer_receipt.h"
@@ -46,9 +48,11 @@ void Admission::prepare_receipts(Admitted& admitted) const {
 }
 
 void Admission::ask_for_receipt(Admitted& admitted) const {
-  const openai::Endpoint endpoint = admitted.request.endpoint;
-  if (endpoint != openai::Endpoint::completions && endpoint != openai::Endpoint::chat)
-    throw ApiError{400, "receipts are of completions and chat completions"};
+  using openai::Endpoint;
+  constexpr Endpoint kWithReceipts[] = {Endpoint::completions, Endpoint::chat, Endpoint::messages,
+                                        Endpoint::responses};
+  if (std::ranges::find(kWithReceipts, admitted.request.endpoint) == std::end(kWithReceipts))
+    throw ApiError{400, "receipts are of completions, chat completions, messages and responses"};
   if (admitted.request.prompt_only) throw ApiError{400, "the request has a prompt and no answer"};
   admitted.request.receipt = admitted.request.receipt_only = true;
   for (Request& request : admitted.requests) request.hash_logits = true;

@@ -125,6 +125,31 @@ class ReceiptsTest(unittest.TestCase):
         status, text = self.verify(cut)
         self.assertEqual(status, 0, text)
 
+    def test_any_protocol_has_the_same_answer_streamed_or_not(self):
+        words, more = "Hello there.", dict(temperature=0.9, top_p=1)
+        message = {"role": "user", "content": words}
+        ways = {"/v1/chat/completions": dict(messages=[{"role": "system", "content": "Be brief."}, message], max_tokens=30),
+                "/v1/messages": dict(system="Be brief.", messages=[message], max_tokens=30),
+                "/v1/responses": dict(instructions="Be brief.", input=words, max_output_tokens=30)}
+
+        def receipt_of(path, seed, stream):
+            status, _, data = self.ask("POST", path, {**ways[path], **more, "seed": seed, "stream": stream})
+            self.assertEqual(status, 200, data)
+            told = [json.loads(line[6:]) for line in data.decode().splitlines() if line.startswith("data: {")] if stream else [data]
+            parts = [part for event in told for part in (event, event.get("message"), event.get("response")) if part]
+            name = next(part["id"] for part in parts if "id" in part)
+            status, _, receipts = self.ask("GET", f"/v1/receipts/{name}")
+            self.assertEqual(status, 200, (receipts, name, path, stream))
+            receipt = receipts["data"][0]
+            return {member: receipt[member] for member in ("request", "answer", "weights")}
+
+        expected = receipt_of("/v1/chat/completions", 3, False)
+        self.assertIn("answer", expected)
+        for path in ways:
+            for stream in (False, True):
+                self.assertEqual(receipt_of(path, 3, stream), expected, (path, stream))
+        self.assertNotEqual(receipt_of("/v1/messages", 4, False)["answer"], expected["answer"])  # the control
+
     def test_both_verifiers_confirm_what_servers_show(self):
         chat = dict(messages=[{"role": "user", "content": "Hello."}], max_tokens=12, seed=8)
         shown = [dict(BODY, n=2), dict(BODY, max_tokens=64), dict(BODY, max_tokens=128), dict(BODY, echo=True, logprobs=3),

@@ -122,7 +122,7 @@ class Ends(unittest.TestCase):
         with tempfile.TemporaryDirectory(prefix="invar-ends-") as folder:
             model = pathlib.Path(folder, "model")
             shutil.copytree(STORY, model)
-            change(model)
+            model = change(model) or model
             served = Served(INVAR, command=[INVAR, "serve", model, "--host", "127.0.0.1", "--port", "0", "--threads", "1", "--max-model-len",
                                             "1024", "--kv-cache-memory", "0.1"])
             told = served.post("/v1/chat/completions", messages=[{"role": "user", "content": "Tell me a story."}], temperature=0)
@@ -151,6 +151,30 @@ class Ends(unittest.TestCase):
         self.assertEqual(self.tokens(forget), expected)
         self.assertEqual(self.tokens(forget_all), expected)
         self.assertGreater(self.tokens(rename)[0], expected[0])
+
+    def test_where_one_file_alone_names_it(self):
+        """Among the ids of config.json, of generation_config.json or of a GGUF file, as its end of a turn; no name says it."""
+        def name(**ends):
+            def change(model):
+                for file in ("config.json", "generation_config.json"):
+                    value = json.loads((model / file).read_text())
+                    (model / file).write_text(json.dumps({**value, "eos_token_id": ends.get(file.removesuffix(".json"), 3002)}))
+                for path in model.glob("*.json"):
+                    path.write_text(path.read_text().replace('"eos_token": "<|im_end|>"', '"eos_token": "<|endoftext|>"').replace("<|im_end|>", "<|im_other|>"))
+                if "gguf" not in ends:
+                    return model
+                done = subprocess.run([INVAR, "convert", model, model.with_suffix(".gguf"), "--gguf", "bf16"], capture_output=True, text=True)
+                self.assertEqual(done.returncode, 0, done.stderr)
+                return model.with_suffix(".gguf")
+            return change
+
+        expected, both = self.tokens(lambda model: None), [3002, 3004]
+        self.assertEqual(self.tokens(name(config=both)), expected)
+        self.assertEqual(self.tokens(name(config=3004)), expected)
+        self.assertEqual(self.tokens(name(generation_config=both)), expected)
+        self.assertEqual(self.tokens(name(config=both, gguf=True)), expected)
+        self.assertGreater(self.tokens(name())[0], expected[0])  # the controls
+        self.assertGreater(self.tokens(name(gguf=True))[0], expected[0])
 
 
 class Embeddings(Directory):
