@@ -5,33 +5,42 @@
 #include <algorithm>
 
 #include "base/error.h"
-#include "scheduler/scheduler.h"
+#include "scheduler/policies/faster_transformer.h"
+#include "scheduler/policies/fcfs.h"
+#include "scheduler/policies/longest_prefix.h"
+#include "scheduler/policies/orca.h"
+#include "scheduler/policies/priority.h"
+#include "scheduler/policies/sarathi.h"
+#include "scheduler/policies/simple_chunking.h"
+#include "scheduler/policies/vllm.h"
 
 namespace invar {
-
-// The policies: each is a file in policies/ that defines its maker, and a row here.
-using Maker = std::unique_ptr<Scheduler>(const SchedulerOptions&, BlockPool&, PrefixCache*);
-Maker make_sarathi, make_priority, make_fcfs, make_longest_prefix, make_vllm, make_orca,
-    make_faster_transformer, make_simple_chunking;
 
 namespace {
 
 enum class Steps { stall_free, whole_prompts, by_turns };  // see policies.h
 
+template <typename Policy>
+std::unique_ptr<Scheduler> make(const SchedulerOptions& options, BlockPool& pool,
+                                PrefixCache* cache) {
+  return std::make_unique<Policy>(options, pool, cache);
+}
+
+// The policies: each is a class in a file of policies/ and a row here.
 struct Policy {
   const char* name;
-  Maker* make;
+  std::unique_ptr<Scheduler> (*make)(const SchedulerOptions&, BlockPool&, PrefixCache*);
   Steps steps;
 };
 constexpr Policy kPolicies[] = {
-    {"sarathi", make_sarathi, Steps::stall_free},
-    {"priority", make_priority, Steps::stall_free},
-    {"fcfs", make_fcfs, Steps::stall_free},
-    {"longest-prefix", make_longest_prefix, Steps::stall_free},
-    {"vllm", make_vllm, Steps::whole_prompts},
-    {"orca", make_orca, Steps::whole_prompts},
-    {"faster-transformer", make_faster_transformer, Steps::whole_prompts},
-    {"simple-chunking", make_simple_chunking, Steps::by_turns}};
+    {"sarathi", make<Sarathi>, Steps::stall_free},
+    {"priority", make<Priority>, Steps::stall_free},
+    {"fcfs", make<Fcfs>, Steps::stall_free},
+    {"longest-prefix", make<LongestPrefix>, Steps::stall_free},
+    {"vllm", make<Vllm>, Steps::whole_prompts},
+    {"orca", make<Orca>, Steps::whole_prompts},
+    {"faster-transformer", make<FasterTransformer>, Steps::whole_prompts},
+    {"simple-chunking", make<SimpleChunking>, Steps::by_turns}};
 
 bool has_steps(const std::string& policy, Steps steps) {
   return std::ranges::any_of(kPolicies,

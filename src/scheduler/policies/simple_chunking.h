@@ -1,10 +1,10 @@
 // Chunked prompts without mixing: a step of prompt chunks and a step of decodes take turns, so a
 // decode waits for one chunk at most.
+#pragma once
+
 #include "scheduler/scheduler.h"
 
 namespace invar {
-
-namespace {
 
 class SimpleChunking final : public Scheduler {
  public:
@@ -27,12 +27,5 @@ class SimpleChunking final : public Scheduler {
 
   bool prompts_turn_ = true;
 };
-
-}  // namespace
-
-std::unique_ptr<Scheduler> make_simple_chunking(const SchedulerOptions& options, BlockPool& pool,
-                                                PrefixCache* cache) {
-  return std::make_unique<SimpleChunking>(options, pool, cache);
-}
 
 }  // namespace invar

@@ -1,10 +1,10 @@
 // First come, first served, as vLLM's policy of that name: decode rows first, then chunks of
 // prompts strictly in the order of arrival. Priorities are not read.
+#pragma once
+
 #include "scheduler/scheduler.h"
 
 namespace invar {
-
-namespace {
 
 class Fcfs final : public Scheduler {
  public:
@@ -20,12 +20,5 @@ class Fcfs final : public Scheduler {
     add_drafts(plan, left);
   }
 };
-
-}  // namespace
-
-std::unique_ptr<Scheduler> make_fcfs(const SchedulerOptions& options, BlockPool& pool,
-                                     PrefixCache* cache) {
-  return std::make_unique<Fcfs>(options, pool, cache);
-}
 
 }  // namespace invar

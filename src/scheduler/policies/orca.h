@@ -1,11 +1,11 @@
 // Iteration-level scheduling: decodes and whole new prompts share every step; a sequence reserves
 // the blocks of the longest one when it is admitted. Yu et al., "Orca: A Distributed Serving System
 // for Transformer-Based Generative Models" (OSDI 2022).
+#pragma once
+
 #include "scheduler/scheduler.h"
 
 namespace invar {
-
-namespace {
 
 class Orca final : public Scheduler {
  public:
@@ -20,12 +20,5 @@ class Orca final : public Scheduler {
     add_drafts(plan, left);
   }
 };
-
-}  // namespace
-
-std::unique_ptr<Scheduler> make_orca(const SchedulerOptions& options, BlockPool& pool,
-                                     PrefixCache* cache) {
-  return std::make_unique<Orca>(options, pool, cache);
-}
 
 }  // namespace invar

@@ -1,10 +1,10 @@
 // Request-level scheduling: a group of requests is admitted together and nobody else before all of
 // it is over; a sequence reserves the blocks of the longest one. As FasterTransformer serves.
+#pragma once
+
 #include "scheduler/scheduler.h"
 
 namespace invar {
-
-namespace {
 
 class FasterTransformer final : public Scheduler {
  public:
@@ -22,12 +22,5 @@ class FasterTransformer final : public Scheduler {
     }
   }
 };
-
-}  // namespace
-
-std::unique_ptr<Scheduler> make_faster_transformer(const SchedulerOptions& options, BlockPool& pool,
-                                                   PrefixCache* cache) {
-  return std::make_unique<FasterTransformer>(options, pool, cache);
-}
 
 }  // namespace invar

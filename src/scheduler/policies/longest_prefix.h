@@ -2,13 +2,13 @@
 // there; among those with equally many the queue's order decides. No sequence is overtaken for ever
 // (or_the_oldest). Zheng et al., "SGLang: Efficient Execution of Structured Language Model
 // Programs" (NeurIPS 2024).
+#pragma once
+
 #include <algorithm>
 
 #include "scheduler/scheduler.h"
 
 namespace invar {
-
-namespace {
 
 class LongestPrefix final : public Scheduler {
  public:
@@ -42,12 +42,5 @@ class LongestPrefix final : public Scheduler {
   std::vector<std::pair<int32_t, int32_t>> cached_;  // tokens, negative; a sequence
   size_t next_ = 0;
 };
-
-}  // namespace
-
-std::unique_ptr<Scheduler> make_longest_prefix(const SchedulerOptions& options, BlockPool& pool,
-                                               PrefixCache* cache) {
-  return std::make_unique<LongestPrefix>(options, pool, cache);
-}
 
 }  // namespace invar

@@ -1,11 +1,11 @@
 // vLLM's policy of that name: a smaller `priority` is sooner, in the queue and among the residents.
 // When blocks run out, the resident of the largest one gives its own back. Steps are filled as
 // sarathi fills them.
+#pragma once
+
 #include "scheduler/scheduler.h"
 
 namespace invar {
-
-namespace {
 
 class Priority final : public Scheduler {
  public:
@@ -20,12 +20,5 @@ class Priority final : public Scheduler {
     add_drafts(plan, left);
   }
 };
-
-}  // namespace
-
-std::unique_ptr<Scheduler> make_priority(const SchedulerOptions& options, BlockPool& pool,
-                                         PrefixCache* cache) {
-  return std::make_unique<Priority>(options, pool, cache);
-}
 
 }  // namespace invar

@@ -1,11 +1,11 @@
 // Prompts first: while new ones can be admitted, steps consist of whole prompts, and decodes wait.
 // As vLLM did before chunked prefill; Kwon et al., "Efficient Memory Management for Large Language
 // Model Serving with PagedAttention" (SOSP 2023).
+#pragma once
+
 #include "scheduler/scheduler.h"
 
 namespace invar {
-
-namespace {
 
 class Vllm final : public Scheduler {
  public:
@@ -20,12 +20,5 @@ class Vllm final : public Scheduler {
     add_drafts(plan, left);
   }
 };
-
-}  // namespace
-
-std::unique_ptr<Scheduler> make_vllm(const SchedulerOptions& options, BlockPool& pool,
-                                     PrefixCache* cache) {
-  return std::make_unique<Vllm>(options, pool, cache);
-}
 
 }  // namespace invar

@@ -3,11 +3,11 @@
 // step. Old and short prompts share what is left (add_chunks), where the paper serves the oldest
 // alone. Agrawal et al., "Taming Throughput-Latency Tradeoff in LLM
 // Inference with Sarathi-Serve" (OSDI 2024).
+#pragma once
+
 #include "scheduler/scheduler.h"
 
 namespace invar {
-
-namespace {
 
 class Sarathi final : public Scheduler {
  public:
@@ -21,12 +21,5 @@ class Sarathi final : public Scheduler {
     add_drafts(plan, left);
   }
 };
-
-}  // namespace
-
-std::unique_ptr<Scheduler> make_sarathi(const SchedulerOptions& options, BlockPool& pool,
-                                        PrefixCache* cache) {
-  return std::make_unique<Sarathi>(options, pool, cache);
-}
 
 }  // namespace invar
