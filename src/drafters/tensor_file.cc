@@ -3,13 +3,13 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <charconv>
 #include <cstring>
 #include <filesystem>
 
 #include "base/check.h"
 #include "base/error.h"
 #include "base/json.h"
+#include "base/number_of.h"
 
 namespace invar {
 
@@ -36,11 +36,8 @@ std::string path_of(const std::string& directory, std::span<const char* const> n
 std::optional<uint64_t> made_seed(const std::string& directory) {
   constexpr std::string_view kMade = "dummy:";
   if (!directory.starts_with(kMade)) return std::nullopt;
-  const std::string_view digits = std::string_view(directory).substr(kMade.size());
-  uint64_t seed = 0;
-  const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), seed);
-  if (error != std::errc() || end != digits.data() + digits.size())
-    fail_usage("expected a number after dummy:, found {}", json::quoted(directory));
+  const auto seed = number_of<uint64_t>(directory.substr(kMade.size()));
+  if (!seed) fail_usage("expected a number after dummy:, found {}", json::quoted(directory));
   return seed;
 }
 

@@ -1,11 +1,11 @@
 #include "engine/devices.h"
 
 #include <algorithm>
-#include <charconv>
 #include <cstdlib>
 #include <map>
 
 #include "base/error.h"
+#include "base/number_of.h"
 #include "device/cuda_device.h"
 
 namespace invar {
@@ -14,13 +14,9 @@ namespace {
 
 // N of "cuda:N".
 int number_in(const std::string& name) {
-  int ordinal = 0;
-  const char *begin = name.data() + std::min<size_t>(5, name.size()),
-             *end = name.data() + name.size();
-  const auto parsed = std::from_chars(begin, end, ordinal);
-  if (!name.starts_with("cuda:") || parsed.ec != std::errc() || parsed.ptr != end)
-    fail_usage("expected a device of cpu, cuda or cuda:N, found \"{}\"", name);
-  return ordinal;
+  if (name.starts_with("cuda:"))
+    if (const auto ordinal = number_of<int>(name.substr(5))) return *ordinal;
+  fail_usage("expected a device of cpu, cuda or cuda:N, found \"{}\"", name);
 }
 
 }  // namespace

@@ -3,12 +3,12 @@
 #include <poll.h>
 
 #include <algorithm>
-#include <charconv>
 #include <cstdlib>
 #include <cstring>
 
 #include "base/error.h"
 #include "base/fields.h"
+#include "base/number_of.h"
 
 namespace invar::hosts {
 
@@ -24,10 +24,7 @@ std::string said(const char* name) {
 
 // -1: nothing, or no such number.
 int number_in(const char* name) {
-  const std::string text = said(name);
-  int value = -1;
-  const auto parsed = std::from_chars(text.data(), text.data() + text.size(), value);
-  return parsed.ec == std::errc() && parsed.ptr == text.data() + text.size() ? value : -1;
+  return number_of<int>(said(name)).value_or(-1);
 }
 
 Launch read_launch() {

@@ -20,12 +20,6 @@ namespace {
 using hosts::Job;
 using hosts::Kind;
 
-// Home, the last of the workers, is process 0; ranks of a stage are neighbours, so that one host
-// has them where it can.
-int process_of(int number, int workers) {
-  return workers - 1 - number;
-}
-
 // Group and channels of one worker, for one model.
 class HostLinks {
  public:

@@ -4,11 +4,11 @@
 
 #include <algorithm>
 #include <array>
-#include <charconv>
 #include <filesystem>
 #include <functional>
 
 #include "base/error.h"
+#include "base/number_of.h"
 #include "engine/devices.h"
 #include "engine/layer_cuts.h"
 #include "kernels/select.h"
@@ -71,12 +71,8 @@ CacheType parse_cache_type(const std::string& name) {
 // The seed of "dummy:SEED", or nothing for "auto".
 std::optional<uint64_t> dummy_seed(const std::string& load_format) {
   if (load_format == "auto") return std::nullopt;
-  uint64_t seed = 0;
-  const char *begin = load_format.data() + 6, *end = load_format.data() + load_format.size();
-  if (load_format.starts_with("dummy:")) {
-    const auto parsed = std::from_chars(begin, end, seed);
-    if (parsed.ec == std::errc() && parsed.ptr == end) return seed;
-  }
+  if (load_format.starts_with("dummy:"))
+    if (const auto seed = number_of<uint64_t>(load_format.substr(6))) return seed;
   fail_usage("expected a load format of auto or dummy:SEED, found \"{}\"", load_format);
 }
 

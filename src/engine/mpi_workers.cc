@@ -19,12 +19,6 @@ namespace invar {
 
 namespace {
 
-// The process of the job that a worker is. Home, the last of the workers, is process 0; ranks of a
-// stage are neighbours, so that a launcher that fills one host after the other keeps them together.
-int process_of(int number, int workers) {
-  return workers - 1 - number;
-}
-
 // Group and channels of one worker.
 struct MpiLinks {
   MpiLinks(mpi::Job& job, const WorkerPlace& place) {

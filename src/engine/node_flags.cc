@@ -1,12 +1,12 @@
 // vLLM's flags of several hosts: each host starts its own processes.
 #include <sys/wait.h>
 
-#include <charconv>
 #include <cstdlib>
 #include <map>
 
 #include "base/child_process.h"
 #include "base/error.h"
+#include "base/number_of.h"
 #include "engine/host_job.h"
 #include "engine/host_workers.h"
 
@@ -35,11 +35,10 @@ std::string value_of(std::vector<std::string>& words, const std::string& name, b
 
 int number(const std::string& name, const std::string& text, int otherwise, int least) {
   if (text.empty()) return otherwise;
-  int value = 0;
-  const auto parsed = std::from_chars(text.data(), text.data() + text.size(), value);
-  if (parsed.ec != std::errc() || parsed.ptr != text.data() + text.size() || value < least)
+  const auto value = number_of<int>(text);
+  if (!value || *value < least)
     fail_usage("expected a number of {} or more for {}, found {}", least, name, text);
-  return value;
+  return *value;
 }
 
 void set(const char* name, const std::string& value) {

@@ -48,5 +48,10 @@ std::string host_name();
 std::string name_of(const WorkerPlace& place);
 int number_of(const WorkerPlace& place);
 WorkerPlace place_of(int number, int ranks, int stages);
+// The process of a job that a worker is. Home is process 0; ranks of a stage are neighbours, so
+// that one host has them where it can.
+constexpr int process_of(int number, int workers) {
+  return workers - 1 - number;
+}
 
 }  // namespace invar

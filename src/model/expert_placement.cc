@@ -1,13 +1,13 @@
 #include "model/expert_placement.h"
 
 #include <algorithm>
-#include <charconv>
 #include <numeric>
 #include <random>
 #include <utility>
 
 #include "base/error.h"
 #include "base/json.h"
+#include "base/number_of.h"
 
 namespace invar {
 
@@ -42,12 +42,11 @@ ExpertPlacement parse_expert_placement(const std::string& strategy, int copies) 
   placement.order = ExpertPlacement::Order::round_robin;
   if (strategy == "round_robin") return placement;
   placement.order = ExpertPlacement::Order::shuffled;
-  const char* end = strategy.data() + strategy.size();
   if (strategy.starts_with(kShuffled))
-    if (const auto [at, error] =
-            std::from_chars(strategy.data() + kShuffled.size(), end, placement.seed);
-        error == std::errc() && at == end)
+    if (const auto seed = number_of<uint64_t>(strategy.substr(kShuffled.size()))) {
+      placement.seed = *seed;
       return placement;
+    }
   fail_usage("expected experts placed linear, round_robin or shuffled:SEED, found {}",
              json::quoted(strategy));
 }

@@ -1,9 +1,9 @@
 #include "tokenizer/hf_tokenizer_json.h"
 
-#include <charconv>
 #include <unordered_map>
 
 #include "base/error.h"
+#include "base/number_of.h"
 #include "tokenizer/hf_pipeline_json.h"
 #include "tokenizer/sentencepiece_model.h"
 
@@ -333,10 +333,8 @@ void read_tokenizer_config(std::string_view text, const std::string& file,
     for (size_t i = 0; i < decoder->object().size(); ++i) {
       const std::string& key = decoder->object()[i].first;
       const JsonField field = decoder->member(i);
-      int32_t id = -1;
-      const auto [end, error] = std::from_chars(key.data(), key.data() + key.size(), id);
-      if (error != std::errc() || end != key.data() + key.size() || id < 0 || id >= kMaxVocabulary)
-        field.refuse("expected a token id as the key");
+      const int32_t id = number_of<int32_t>(key).value_or(-1);
+      if (id < 0 || id >= kMaxVocabulary) field.refuse("expected a token id as the key");
       tokens.add(read_added_token(field, id), field);
     }
   }

@@ -1,11 +1,11 @@
 // Traces as csv: a header with names, then numbers.
 #include <algorithm>
-#include <charconv>
 #include <chrono>
 #include <optional>
 
 #include "base/error.h"
 #include "base/json.h"
+#include "base/number_of.h"
 #include "workload/requests.h"
 
 namespace invar {
@@ -35,13 +35,11 @@ struct Place {
 
   template <typename T>
   T number(std::string_view text, const char* what, T low, T high) const {
-    T value{};
-    const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-    if (error != std::errc() || end != text.data() + text.size() ||
-        !(value >= low && value <= high))
+    const auto value = number_of<T>(text);
+    if (!value || !(*value >= low && *value <= high))
       fail("{} line {}: expected {} from {} to {}, found {}", where, line, what, low, high,
            json::quoted(text));
-    return value;
+    return *value;
   }
 };
 
