@@ -7,43 +7,32 @@
 
 namespace invar {
 
-void FairMutex::lock() {
-  std::unique_lock lock(mutex_);
-  const uint64_t ticket = next_++;
-  changed_.wait(lock, [&] { return served_ == ticket; });
-}
-
-void FairMutex::unlock() {
-  {
-    const std::lock_guard lock(mutex_);
-    ++served_;
-  }
-  changed_.notify_all();
-}
-
 EngineLoop::Mailbox::~Mailbox() {
-  const std::lock_guard lock(loop_.turns_);
-  std::erase_if(loop_.mailboxes_, [this](const auto& entry) {
-    if (entry.second != this) return false;
-    loop_.text_.abort(entry.first);
-    return true;
+  loop_.between_steps([this](Engine&) {
+    std::erase_if(loop_.mailboxes_, [this](const auto& entry) {
+      if (entry.second != this) return false;
+      loop_.text_.abort(entry.first);
+      return true;
+    });
   });
 }
 
 int64_t EngineLoop::add(Request request, Mailbox& mailbox) {
-  const std::lock_guard lock(turns_);
-  const int64_t id = text_.submit(std::move(request));
-  mailboxes_.emplace(id, &mailbox);
-  return id;
+  return between_steps([&](Engine&) {
+    const int64_t id = text_.submit(std::move(request));
+    mailboxes_.emplace(id, &mailbox);
+    return id;
+  });
 }
 
 void EngineLoop::cancel(int64_t id, Mailbox& mailbox) {
-  const std::lock_guard lock(turns_);
-  std::erase_if(mailbox.events_, [id](const AnswerEvent& event) { return event.id == id; });
-  const auto found = mailboxes_.find(id);
-  if (found == mailboxes_.end() || found->second != &mailbox) return;
-  mailboxes_.erase(found);
-  text_.abort(id);
+  between_steps([&](Engine&) {
+    std::erase_if(mailbox.events_, [id](const AnswerEvent& event) { return event.id == id; });
+    const auto found = mailboxes_.find(id);
+    if (found == mailboxes_.end() || found->second != &mailbox) return;
+    mailboxes_.erase(found);
+    text_.abort(id);
+  });
 }
 
 bool EngineLoop::is_live(const Mailbox& mailbox) const {
@@ -71,15 +60,15 @@ std::vector<AnswerEvent> EngineLoop::last_events(
 }
 
 bool EngineLoop::has_live(const Mailbox& mailbox) {
-  const std::lock_guard lock(turns_);
-  return !mailbox.events_.empty() || is_live(mailbox);
+  return between_steps([&](Engine&) { return !mailbox.events_.empty() || is_live(mailbox); });
 }
 
 std::vector<AnswerEvent> EngineLoop::next(Mailbox& mailbox) {
-  const std::lock_guard lock(turns_);
-  if (mailbox.events_.empty() && is_live(mailbox) && !text_.step(*this))
-    fail("expected a step for the requests that are live, found nothing to compute");
-  return std::exchange(mailbox.events_, {});
+  return between_steps([&](Engine&) {
+    if (mailbox.events_.empty() && is_live(mailbox) && !text_.step(*this))
+      fail("expected a step for the requests that are live, found nothing to compute");
+    return std::exchange(mailbox.events_, {});
+  });
 }
 
 void EngineLoop::on_text(int64_t id, std::string_view piece, const TokenOutput& token) {

@@ -2,30 +2,16 @@
 // the next step, for all.
 #pragma once
 
-#include <condition_variable>
 #include <functional>
-#include <mutex>
 #include <optional>
 #include <string>
 #include <unordered_map>
 #include <vector>
 
+#include "engine/engine_driver.h"
 #include "frontend/text_engine.h"
 
 namespace invar {
-
-// A lock that is given in the order in which it was asked for, so that who steps in a loop does not
-// keep others out.
-class FairMutex {
- public:
-  void lock();
-  void unlock();
-
- private:
-  std::mutex mutex_;
-  std::condition_variable changed_;
-  uint64_t next_ = 0, served_ = 0;
-};
 
 // News of a request: a token with its text, its end, or the vector that it asked for.
 struct AnswerEvent {
@@ -39,7 +25,8 @@ struct AnswerEvent {
 class EngineLoop final : private TextSink {
  public:
   // Both outlive it.
-  EngineLoop(Engine& engine, const Tokenizer& tokenizer) : text_(engine, tokenizer) {}
+  EngineLoop(Engine& engine, const Tokenizer& tokenizer)
+      : driver_(engine), text_(engine, tokenizer) {}
 
   // Where the events of some requests go. When it ends, those of them that live are cancelled. For
   // one thread at a time; the loop outlives it.
@@ -69,8 +56,7 @@ class EngineLoop final : private TextSink {
   // Calls `task` with the engine while no step is computed.
   template <typename Task>
   auto between_steps(Task task) {
-    const std::lock_guard lock(turns_);
-    return task(text_.engine());
+    return driver_.between_steps(task);
   }
 
  private:
@@ -79,7 +65,7 @@ class EngineLoop final : private TextSink {
   void on_vector(int64_t id, const std::vector<float>& vector) override;
   bool is_live(const Mailbox& mailbox) const;
 
-  FairMutex turns_;  // guards what follows
+  EngineDriver driver_;  // whose turns guard what follows
   TextEngine text_;
   std::unordered_map<int64_t, Mailbox*> mailboxes_;  // of live requests
 };

@@ -1,6 +1,7 @@
 #include "train/rl/rollouts.h"
 
 #include "base/error.h"
+#include "engine/engine_driver.h"
 #include "session/adapter.h"
 
 namespace invar::rl {
@@ -55,10 +56,10 @@ std::vector<Answer> Rollouts::answer(std::span<const Question> questions, int64_
     request.params.seed = questions[i].seed;
     engine.add(std::move(request));
   }
-  while (engine.step(sink)) {
-    drafts_.tokens += engine.last_step().draft_tokens;
-    drafts_.accepted += engine.last_step().accepted_tokens;
-  }
+  EngineDriver(engine).run(sink, [&](const StepStats& step) {
+    drafts_.tokens += step.draft_tokens;
+    drafts_.accepted += step.accepted_tokens;
+  });
   if (!sink.failure.empty()) fail("step {}: {}", step, sink.failure);
   return std::move(sink.answers);
 }
