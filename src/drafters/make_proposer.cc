@@ -93,8 +93,10 @@ EagleOptions eagle_options(const SpeculativeConfig& config, const DrafterRoom& r
 // Whether the first layer from `layer` on that reads an index has one of its own. Else the layers
 // before must be computed beside it, for all of its rows.
 bool has_own_index_from(const DecoderSpec& spec, int layer) {
-  for (; layer < spec.layers; ++layer)
-    if (const IndexerSpec* indexer = spec.layer(layer).indexer()) return !indexer->is_shared;
+  for (; layer < spec.layers; ++layer) {
+    const LayerSpec& of = spec.layer_specs[static_cast<size_t>(layer)];
+    if (const IndexerSpec* indexer = of.indexer()) return !indexer->is_shared;
+  }
   return true;
 }
 

@@ -23,8 +23,8 @@ int64_t AdapterStep::most_bytes(const DecoderSpec& spec, AdapterUser user, int64
     outputs = std::max(outputs, round_up(module.outputs, kLeafPad));
   const int64_t ranks = kMostTensorsBeside * round_up(rank, kLeafPad);
   int64_t of_experts = 0;
-  for (int layer = 0; user == AdapterUser::cpu && layer < spec.layers; ++layer)
-    if (const ExpertsSpec* experts = spec.layer(layer).experts())
+  for (const LayerSpec& layer : spec.layer_specs)
+    if (const ExpertsSpec* experts = layer.experts(); experts && user == AdapterUser::cpu)
       of_experts = std::max(
           of_experts, experts->routing.chosen * (2 * round_up(experts->width, kLeafPad) + ranks));
   const int64_t values = 2 * outputs + round_up(spec.hidden, kLeafPad) + ranks + of_experts;

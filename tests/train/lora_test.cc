@@ -44,7 +44,8 @@ TrainerOptions options_of(const DecoderSpec& spec, int64_t rank = 5) {
       .rank = rank, .alpha = 6, .targets = {"q_proj", "k_proj", "v_proj", "o_proj"}};
   const bool has_experts = spec.layer_specs[0].experts() || spec.layer_specs.back().experts();
   if (!has_experts) options.lora.settings.targets = {"all-linear"};
-  if (const auto* attention = spec.layer(0).attention(); attention && attention->latent)
+  const AttentionSpec* attention = spec.layer_specs[0].attention();
+  if (attention && attention->latent)
     options.lora.settings.targets = {"o_proj", "gate_proj", "up_proj", "down_proj"};
   options.context = has_states(spec) ? 96 : 32;
   options.rows = 8;

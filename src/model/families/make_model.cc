@@ -22,7 +22,8 @@ constexpr double kTiedFinalNorm = 5;
 
 // Scores that are not divided by sqrt(E) get smaller factors instead.
 double query_key_gain(const TensorSpec& tensor, const DecoderSpec& spec) {
-  const AttentionSpec* attention = spec.layer(tensor.layer).attention();
+  const LayerSpec layer = spec.layer(tensor.layer);
+  const AttentionSpec* attention = layer.attention();
   const bool is_undivided = attention && attention->score_scale == 1;
   return is_undivided ? kQueryKeyGain / std::sqrt(std::sqrt(static_cast<double>(tensor.shape[0])))
                       : kQueryKeyGain;
