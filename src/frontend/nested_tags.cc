@@ -50,19 +50,38 @@ std::optional<Children> children_of(const TagStyle& style, std::string_view text
   return children;
 }
 
-// Where references lead.
+bool is_of(const json::Value* schema, const char* kind) {
+  const json::Value* type = schema ? schema->find("type") : nullptr;
+  if (type && type->is_array()) return std::ranges::count(type->as_array(), json::Value(kind)) > 0;
+  return type && *type == json::Value(kind);
+}
+
+// The one option of a choice that is not null; null: there are more, or none.
+const json::Value* only_option(const json::Value& schema) {
+  const json::Value* only = nullptr;
+  for (const char* word : {"anyOf", "oneOf"}) {
+    const json::Value* options = schema.find(word);
+    if (!options || !options->is_array()) continue;
+    for (const json::Value& option : options->as_array()) {
+      if (is_of(&option, "null")) continue;
+      if (only) return nullptr;
+      only = &option;
+    }
+  }
+  return only;
+}
+
+// Where references lead, and choices of one thing or null.
 const json::Value* followed(const json::Value* schema, const json::Value& root) {
   for (int steps = 0; schema && steps < kMostNested; ++steps) {
     const json::Value* reference = schema->find("$ref");
-    if (!reference || !reference->is_string()) break;
-    schema = referred(root, reference->as_string());
+    const json::Value* next = reference && reference->is_string()
+                                  ? referred(root, reference->as_string())
+                                  : only_option(*schema);
+    if (!next) break;
+    schema = next;
   }
   return schema;
-}
-
-bool is_of(const json::Value* schema, const char* kind) {
-  const json::Value* type = schema ? schema->find("type") : nullptr;
-  return type && *type == json::Value(kind);
 }
 
 }  // namespace

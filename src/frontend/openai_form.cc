@@ -16,6 +16,20 @@ namespace {
 constexpr const char* kNotHeld =
     "strict tools and parallel_tool_calls false are not held to in the model's format of calls";
 
+// Readers take what strict tools say as it was held to.
+void say_not_held(Request& request) {
+  request.warnings.add(kNotHeld);
+  if (!request.tool_list.is_array()) return;
+  json::Array tools = request.tool_list.as_array();
+  for (json::Value& tool : tools)
+    if (const json::Value* function = tool.find("function"); function && function->is_object()) {
+      json::Value other = *function;
+      other.set("strict", false);
+      tool.set("function", std::move(other));
+    }
+  request.tool_list = std::move(tools);
+}
+
 // Whether calls among text are held to what tools say. An answer that goes on with a message's
 // words has no header of gpt_oss's.
 bool holds_calls(const Request& request) {
@@ -140,7 +154,7 @@ void FormReader::hold_calls(Request& request, const json::Value& answer) {
         within("tools", [&] { return grammar_of_calls(tools, format, once, answer, has_args); });
   } catch (const UsageError&) {
     if (!lenient_ || !answer.is_null()) throw;
-    request.warnings.add(kNotHeld);
+    say_not_held(request);
   }
 }
 
@@ -206,7 +220,7 @@ void FormReader::check_format(Request& request, const json::Value& tools) const 
   const ToolFormat format = request.tools;
   const bool can_hold = format == ToolFormat::none || holds_calls(request);
   const bool is_held = !request.parallel_calls || has_strict(tools);
-  if (!can_hold && is_held && lenient_) return request.warnings.add(kNotHeld);
+  if (!can_hold && is_held && lenient_) return say_not_held(request);
   if (!can_hold && is_held)
     fail_usage(
         "strict tools and parallel_tool_calls false are not held to where calls are written as "

@@ -1,5 +1,6 @@
 // The parameters of a call that stand one after another between tags.
 #include <algorithm>
+#include <set>
 
 #include "base/error.h"
 #include "frontend/argument_reader.h"
@@ -39,10 +40,11 @@ struct Kinds {
   bool text = false, null = false;
 };
 
-Kinds kinds_of(const json::Value* schema, const json::Value& root, int depth = 0) {
-  constexpr int kMostNested = 16;
+// `seen`: the schemas that were looked at, which references may lead to many times.
+Kinds kinds_of(const json::Value* schema, const json::Value& root,
+               std::set<const json::Value*>& seen) {
   Kinds kinds;
-  if (!schema || depth > kMostNested) return kinds;
+  if (!schema || !seen.insert(schema).second) return kinds;
   const auto add = [&](const Kinds& more) {
     kinds.text |= more.text;
     kinds.null |= more.null;
@@ -66,10 +68,14 @@ Kinds kinds_of(const json::Value* schema, const json::Value& root, int depth = 0
   if (const json::Value* value = schema->find("const")) name_value(*value);
   each("enum", name_value);
   for (const char* name : {"anyOf", "oneOf", "allOf"})
-    each(name, [&](const json::Value& one) { add(kinds_of(&one, root, depth + 1)); });
+    each(name, [&](const json::Value& one) { add(kinds_of(&one, root, seen)); });
   if (const json::Value* ref = schema->find("$ref"); ref && ref->is_string())
-    add(kinds_of(referred(root, ref->as_string()), root, depth + 1));
+    add(kinds_of(referred(root, ref->as_string()), root, seen));
   return kinds;
+}
+Kinds kinds_of(const json::Value& schema, const json::Value& root) {
+  std::set<const json::Value*> seen;
+  return kinds_of(&schema, root, seen);
 }
 
 Kinds kinds_of_parameter(const json::Value& tools, std::string_view function,
@@ -77,7 +83,7 @@ Kinds kinds_of_parameter(const json::Value& tools, std::string_view function,
   const json::Value* parameters = parameters_of(tools, function);
   const json::Value* properties = parameters ? parameters->find("properties") : nullptr;
   const json::Value* schema = properties ? properties->find(parameter) : nullptr;
-  return schema ? kinds_of(schema, *parameters) : Kinds{.text = true};
+  return schema ? kinds_of(*schema, *parameters) : Kinds{.text = true};
 }
 
 // The end of a value in the text so far.
@@ -107,7 +113,8 @@ class Parameters final : public ArgumentReader {
       std::string value(rest.substr(0, ends ? function : rest.size()));
       value += value_end_;
       std::string_view text = value;
-      looked_ = 0;
+      looked_ = counted_ = nested_ = 0;
+      within_text_ = false;
       is_closing_ = true;
       read_value(text, json);
     }
@@ -130,6 +137,8 @@ class Parameters final : public ArgumentReader {
     const size_t end = front.find(style_.key_end, style_.key.size());
     if (end == front.npos) return missing();
     const std::string_view inner = front.substr(style_.key.size(), end - style_.key.size());
+    // Where tags have the parameters' names a closing one begins as they do.
+    if (style_.names_end && inner.starts_with('/')) return end_in_midst(json);
     const size_t behind = front.find_first_not_of(kGaps, end + style_.key_end.size());
     const std::string_view rest = front.substr(std::min(behind, front.size()));
     if (!rest.starts_with(style_.value))
@@ -153,6 +162,7 @@ class Parameters final : public ArgumentReader {
     }
     is_text_ = kinds.text;
     may_be_null_ = kinds.text && kinds.null;
+    is_null_ = false;
     within_ = at_front_ = true;
     counted_ = read_ = nested_ = 0;
     ends_line_ = within_text_ = false;
@@ -198,6 +208,7 @@ class Parameters final : public ArgumentReader {
   bool has_tree() const { return style_.names_end && !is_strict_ && !is_text_; }
 
   json::Value json_of(std::string_view value) const {
+    if (is_null_) return nullptr;
     if (!style_.names_end) return value_of(value);
     const json::Value* parameters = parameters_of(tools_, name_);
     const json::Value* properties = parameters ? parameters->find("properties") : nullptr;
@@ -221,6 +232,8 @@ class Parameters final : public ArgumentReader {
       nested_ -= is_inner;
     }
     looked_ = std::max(looked_, text.size());
+    if (is_closing_)  // within what the answer left open
+      return {.is_there = true, .at = text.size() - value_end_.size(), .bytes = value_end_.size()};
     return {.at = text.size() - (style_.has_lines && text.ends_with('\n'))};
   }
 
@@ -295,6 +308,7 @@ class Parameters final : public ArgumentReader {
                          value.find_first_not_of(kGaps, at + kNull.size()) == value.npos;
     if (!end.is_there && front.starts_with(value)) return false;
     may_be_null_ = false;
+    is_null_ = is_null;
     is_text_ = !is_null;
     if (is_text_ && is_new_) json += '"';
     return true;
@@ -314,6 +328,7 @@ class Parameters final : public ArgumentReader {
   size_t looked_ = 0;         // bytes of a value that waits in which its end does not begin
   bool within_ = false, at_front_ = false, is_text_ = false, is_new_ = false;
   bool may_be_null_ = false;  // or a text, which nobody knows yet
+  bool is_null_ = false;
 };
 
 }  // namespace
@@ -324,7 +339,7 @@ std::unique_ptr<ArgumentReader> read_parameters(const TagStyle& style, std::stri
 }
 
 bool may_be_text(const json::Value& schema, const json::Value& root) {
-  return kinds_of(&schema, root).text;
+  return kinds_of(schema, root).text;
 }
 
 }  // namespace invar

@@ -1,5 +1,8 @@
 // Texts of strict tools between the tags of a call: nothing in them ends them before their end.
+#include <fmt/format.h>
 #include <gtest/gtest.h>
+
+#include <ctime>
 
 #include "base/error.h"
 #include "base/input_file.h"
@@ -76,9 +79,9 @@ const Format kMiniMax = {
 const Format kGemma = {ToolFormat::gemma4, "<|tool_call>call:f{input:<|\"|>", "<|\"|>}<tool_call|>",
                        "<|\"|>"};
 
-// The text that a call's reader finds, in any cut.
-std::string text_in(const Format& format, const json::Value& tools, const std::string& text) {
-  const std::string call = format.open + text + format.close;
+// The arguments that a call's reader finds in what a model writes, in any cut.
+std::string arguments_of(const Format& format, const json::Value& tools, const std::string& call,
+                         const std::string& behind = "") {
   std::string found;
   for (const size_t size : {size_t{1}, size_t{3}, call.size()}) {
     ToolCallReader reader(format.format, "", &tools);
@@ -89,13 +92,24 @@ std::string text_in(const Format& format, const json::Value& tools, const std::s
     std::string words;
     std::vector<ToolCall> calls;
     add_pieces(pieces, words, calls);
-    EXPECT_EQ(words, "") << call;
+    EXPECT_EQ(words, behind) << call;
     EXPECT_EQ(calls.size(), 1U) << call;
     const std::string one = calls.empty() ? "" : calls[0].arguments;
     EXPECT_TRUE(found.empty() || one == found) << call;
     found = one;
   }
-  return openai::custom_input(found);
+  return found;
+}
+std::string arguments_in(const Format& format, const json::Value& tools, const std::string& text) {
+  return arguments_of(format, tools, format.open + text + format.close);
+}
+// Of a call that ends in its midst.
+std::string cut_arguments(const Format& format, const json::Value& tools, const std::string& text,
+                          const std::string& behind = "") {
+  return arguments_of(format, tools, format.open + text + behind, behind);
+}
+std::string text_in(const Format& format, const json::Value& tools, const std::string& text) {
+  return openai::custom_input(arguments_in(format, tools, text));
 }
 
 // Two texts side by side that are the mark's halves, and, as the control, the same two the other
@@ -188,6 +202,86 @@ TEST(CallTexts, APatternsTextsHaveNoClosingTag) {
     EXPECT_TRUE(matches(*held, format.open + near + format.close));
     EXPECT_EQ(text_in(format, tools, near), near);
   }
+}
+
+// A mark with a parameter's name in it may be too long to be looked for, and is refused by a
+// sentence.
+TEST(CallTexts, MarksThatAreTooLongAreRefused) {
+  const auto refusal = [](size_t size, const char* schema) {
+    const std::string name(size, 'n');
+    const json::Value tools = json::parse(
+        R"([{"type": "function", "function": {"name": "f", "strict": true, "parameters": )"
+        R"({"type": "object", "properties": {")" +
+            name + "\": " + schema + R"(}, "required": [")" + name + R"("]}}}])",
+        "test");
+    try {
+      held_to(tools, ToolFormat::minimax_m3);
+    } catch (const UsageError& error) {
+      return std::string(error.what());
+    }
+    return std::string();
+  };
+  const char* lark = R"({"type": "string", "x-lark": "start: \"a\""})";
+  EXPECT_EQ(refusal(46, lark), "");
+  EXPECT_NE(refusal(47, lark).find("of at most 62 bytes"), std::string::npos) << refusal(47, lark);
+  EXPECT_EQ(refusal(200, R"({"type": "string"})"), "");
+  EXPECT_NE(refusal(300, R"({"type": "string"})").find("of at most 256 bytes"), std::string::npos);
+}
+
+// It was quadratic, and nobody paid.
+TEST(CallTexts, ALongChainOfRulesCostsItsLength) {
+  std::string chain;
+  constexpr int kRules = 4000;
+  for (int i = 0; i < kRules; ++i)
+    chain +=
+        fmt::format("{}: {}\n", i ? fmt::format("r{}", i) : "start", fmt::format("r{}", i + 1));
+  chain += fmt::format("r{}: \"a\"\n", kRules);
+  const std::clock_t start = std::clock();
+  try {
+    held_to(tools_of_lark(chain), ToolFormat::glm45);
+  } catch (const UsageError&) {  // its depth may be refused
+  }
+  EXPECT_LT(std::clock() - start, CLOCKS_PER_SEC);
+}
+
+// Schemas that lead to each other many times over are looked at once.
+TEST(CallTexts, AReferenceToItselfIsFollowedOnce) {
+  std::string options;
+  for (int i = 0; i < 20; ++i) options += R"({"$ref": "#/$defs/a"},)";
+  const json::Value tools = json::parse(
+      R"([{"type": "function", "function": {"name": "f", "parameters": {"type": "object", )"
+      R"("properties": {"input": {"$ref": "#/$defs/a"}}, "$defs": {"a": {"anyOf": [)" +
+          options + R"({"type": "string"}]}}}}}])",
+      "test");
+  const std::clock_t start = std::clock();
+  EXPECT_EQ(arguments_in(kGlm, tools, "12"), R"({"input": "12"})");
+  EXPECT_LT(std::clock() - start, CLOCKS_PER_SEC);
+}
+
+// What MiniMax M3 writes of what may be null, of a choice of one thing, and of what is cut off.
+TEST(CallTexts, NestedTagsAreWhatTheirSchemasSay) {
+  const json::Value tools = json::parse(
+      R"([{"type": "function", "function": {"name": "f", "parameters": {"type": "object",
+          "properties": {"input": {"type": ["string", "null"]}, "a": {"anyOf": [{"type": "null"},
+          {"type": "object", "properties": {"zip": {"type": "string"}}}]}, "o": {"type": "object"}}}}}])",
+      "test");
+  EXPECT_EQ(arguments_in(kMiniMax, tools, "null"), R"({"input": null})");
+  EXPECT_EQ(arguments_in(kMiniMax, tools, "nulls"), R"({"input": "nulls"})");
+  const std::string ns = "]<]minimax[>[";
+  const auto tagged = [&](const std::string& name, const std::string& text) {
+    return ns + "<" + name + ">" + text + ns + "</" + name + ">";
+  };
+  EXPECT_EQ(arguments_in(kMiniMax, tools,
+                         "x" + ns + "</input>" + tagged("a", tagged("zip", "12")) + ns + "<input>"),
+            R"({"input": "x", "a": {"zip": "12"}})");
+  // Without its end, and with a tag of its own name left open.
+  EXPECT_TRUE(
+      json::parse(cut_arguments(kMiniMax, tools, "x" + ns + "</input>" + ns + "<o>" + ns + "<o>1"),
+                  "test")
+          .find("o"));
+  // A closing tag is no parameter.
+  EXPECT_EQ(cut_arguments(kMiniMax, tools, "x" + ns + "</input>" + ns + "</tool_call>", "So."),
+            R"({"input": "x"})");
 }
 
 }  // namespace

@@ -756,12 +756,14 @@ TEST(Constraint, PythonicCalls) {
   }
 }
 
-TEST(Constraint, AMarkThatBeginsWithinItselfIsRefused) {
+TEST(Constraint, AMarkMayBeginWithinItself) {
   const json::Value schema = json::parse(kCall, "test");
-  EXPECT_TRUE(has(failure([&] {
-                    grammar::marked_calls_language(schema, {"[[", "]]"}, true);
-                  }),
-                  "first byte"));
+  Constraint constraint(grammar::marked_calls_language(schema, {"[[", "]]"}, true), tokens());
+  for (const std::string& text :
+       {std::string("a [ b [c"), "[[" + kGood + "]]", "a [b [[" + kGood + "]]"})
+    EXPECT_TRUE(matches(constraint, text)) << text;
+  for (const std::string& text : {"[[" + kBad + "]]", std::string("a [[b"), "[[[" + kGood + "]]"})
+    EXPECT_FALSE(matches(constraint, text)) << text;
   EXPECT_TRUE(has(failure([&] {
                     grammar::marked_calls_language(schema, {"", "]]"}, true);
                   }),

@@ -41,6 +41,9 @@ struct MarkEnd {
 // none has another in it. `may_end`: the text need not have a mark.
 class MarkedText {
  public:
+  // Some have a parameter's name in them. Each of their bytes has a rule.
+  static constexpr size_t kMostMarkBytes = 256;
+
   MarkedText(Language& language, std::span<const MarkEnd> ends, bool may_end)
       : language_(language), ends_(ends), may_end_(may_end) {
     text_ = language.rule(language.add_rule("text"));
@@ -61,6 +64,9 @@ class MarkedText {
 
  private:
   void check(const std::string& mark) const {
+    if (mark.size() > kMostMarkBytes)
+      fail_usage("expected marks of calls of at most {} bytes, found {}", kMostMarkBytes,
+                 json::quoted(mark));
     const auto has = [&](const MarkEnd& other) { return mark.find(other.mark) != mark.npos; };
     if (mark.size() < 2 || mark[0] != ends_[0].mark[0] || std::ranges::count_if(ends_, has) > 1)
       fail_usage("expected marks of calls with one first byte, none of them in another, found {}",

@@ -18,13 +18,13 @@ namespace {
 using Expr = Language::Expr;
 using Kind = Language::Kind;
 using Bits = uint64_t;
-constexpr size_t kMostBytes = 62;
 
 class WordSearch {
  public:
   WordSearch(const Language& language, std::string_view word)
       : language_(language), word_(word), states_(word.size() + 1) {
-    CHECK(!word.empty() && word.size() <= kMostBytes, "a matrix has a bit for each of its bytes");
+    CHECK(!word.empty() && word.size() <= kMostWordBytes,
+          "a matrix has a bit for each of its bytes");
     for (size_t state = 0; state < states_; ++state)
       for (size_t byte = 0; byte < 256; ++byte) next_[state][byte] = behind(state, byte);
   }
@@ -32,16 +32,15 @@ class WordSearch {
   // Rules that are met later are looked at first: what a rule needs is mostly known then.
   bool contains(Expr root) {
     Matrix whole = matrix(root);
+    for (size_t i = 0; i < met_.size(); ++i) matrix(body_of(i));  // meets the others
     for (bool changed = true; changed;) {
-      const size_t met = met_.size();
       changed = false;
-      for (size_t i = met; i-- > 0;) {
-        const Matrix found = matrix(language_.body(language_.node(met_[i])));
+      for (size_t i = met_.size(); i-- > 0;) {
+        const Matrix found = matrix(body_of(i));
         Matrix& known = rules_.at(language_.node(met_[i]).at);
         changed |= known != found;
         known = found;
       }
-      changed |= met_.size() > met;
       whole = matrix(root);
     }
     return whole[0] >> word_.size() & 1;
@@ -49,7 +48,7 @@ class WordSearch {
 
  private:
   // Bit j of row i: some text leads from i to j.
-  using Matrix = std::array<Bits, kMostBytes + 1>;
+  using Matrix = std::array<Bits, kMostWordBytes + 1>;
 
   uint8_t behind(size_t state, size_t byte) const {
     if (state == word_.size()) return static_cast<uint8_t>(state);
@@ -58,6 +57,8 @@ class WordSearch {
     while (!read.ends_with(word_.substr(0, size))) --size;
     return static_cast<uint8_t>(size);
   }
+
+  Expr body_of(size_t met) const { return language_.body(language_.node(met_[met])); }
 
   Matrix unit() const {
     Matrix one{};
@@ -89,6 +90,7 @@ class WordSearch {
 
   // With what is known of the rules so far. Expressions are trees between rules and tables.
   Matrix matrix(Expr expr) {
+    language_.budget().spend(static_cast<int64_t>(states_) / 8 + 1);
     const Language::Node& node = language_.node(expr);
     Matrix all{};
     switch (node.kind) {
@@ -176,7 +178,7 @@ class WordSearch {
   const Language& language_;
   const std::string_view word_;
   const size_t states_;
-  std::array<std::array<uint8_t, 256>, kMostBytes + 1> next_{};
+  std::array<std::array<uint8_t, 256>, kMostWordBytes + 1> next_{};
   std::map<int32_t, Matrix> rules_;  // by number
   std::vector<Expr> met_;            // one of each
   std::map<Expr, Matrix> tables_;

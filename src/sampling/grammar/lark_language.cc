@@ -214,6 +214,10 @@ Expr add_lark(Language& language, std::string_view grammar, const Writing& writi
                grammar.size());
   const lark::Grammar parsed = lark::parse(grammar);
   const Expr text = LarkBuilder(language, parsed, writing).build();
+  if (writing.without.size() > kMostWordBytes)
+    fail_usage(
+        "expected marks around a text that a grammar is held to of at most {} bytes, found {}",
+        kMostWordBytes, json::quoted(writing.without));
   // No terminal has the mark in it, but several may, side by side.
   if (!writing.without.empty() && may_contain(language, text, writing.without))
     fail_usage(
