@@ -17,8 +17,13 @@ void FairMutex::unlock() {
 }
 
 void EngineDriver::run(OutputSink& sink, const std::function<void(const StepStats&)>& on_step) {
-  while (step(sink))
-    if (on_step) on_step(engine_.last_step());
+  const auto steps = [&](Engine& engine) {
+    if (!engine.step(sink)) return false;
+    if (on_step) on_step(engine.last_step());
+    return true;
+  };
+  while (between_steps(steps)) {
+  }
 }
 
 }  // namespace invar

@@ -39,7 +39,8 @@ class EngineDriver {
   bool step(OutputSink& sink) {
     return between_steps([&](Engine& engine) { return engine.step(sink); });
   }
-  // Steps until there is nothing to do, and calls `on_step` after each.
+  // Steps until there is nothing to do, and calls `on_step` after each, in the same turn: it must
+  // not ask for another.
   void run(OutputSink& sink, const std::function<void(const StepStats&)>& on_step = {});
 
  private:

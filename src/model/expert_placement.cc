@@ -43,7 +43,7 @@ ExpertPlacement parse_expert_placement(const std::string& strategy, int copies) 
   if (strategy == "round_robin") return placement;
   placement.order = ExpertPlacement::Order::shuffled;
   if (strategy.starts_with(kShuffled))
-    if (const auto seed = number_of<uint64_t>(strategy.substr(kShuffled.size()))) {
+    if (const auto seed = number_of<uint32_t>(strategy.substr(kShuffled.size()))) {
       placement.seed = *seed;
       return placement;
     }

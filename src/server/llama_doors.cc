@@ -16,6 +16,8 @@ json::Value token_or_null(const Tokenizer& tokenizer, std::optional<int32_t> id)
   return id ? json::Value(tokenizer.token_text(*id)) : json::Value();
 }
 
+constexpr int32_t kMostSlotsShown = 1024;
+
 // Answers that are computed at the same time, where so many are let in.
 int32_t slots_of(const BackendStats& stats, const ServerOptions& options) {
   return static_cast<int32_t>(std::min(options.max_queued, static_cast<size_t>(stats.max_running)));
@@ -54,7 +56,7 @@ void Server::slots_in_use(std::shared_ptr<Exchange> exchange) {
   const int32_t context = backend_.facts().max_model_len;
   const BackendStats stats = backend_.stats();
   json::Array all;
-  for (int32_t i = 0; i < slots_of(stats, options_); ++i)
+  for (int32_t i = 0; i < std::min(slots_of(stats, options_), kMostSlotsShown); ++i)
     all.push_back(
         json::Object{{"id", i}, {"n_ctx", context}, {"is_processing", i < stats.running}});
   exchange->reply({.body = json::dump(all)});

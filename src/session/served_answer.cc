@@ -327,10 +327,28 @@ json::Value with_short_numbers(const json::Value& value) {
                                                           : value;
 }
 
+// Members and elements that both have alike.
+int64_t common_values(const json::Value& a, const json::Value& b) {
+  int64_t count = !a.is_object() && !a.is_array() && a == b;
+  if (a.is_object() && b.is_object())
+    for (const auto& [name, value] : a.as_object())
+      if (const json::Value* other = b.find(name)) count += common_values(value, *other);
+  if (a.is_array() && b.is_array())
+    for (size_t i = 0; i < std::min(a.as_array().size(), b.as_array().size()); ++i)
+      count += common_values(a.as_array()[i], b.as_array()[i]);
+  return count;
+}
+
+// How an answer differs from the one that a request would have; empty: it does not.
+struct Difference {
+  std::string where;
+  int64_t in_common;  // values of the two
+};
+
 // `free`: members of the body's usage that are no property of the answer.
-std::string difference_from(openai::Request request, const ServedAnswer& served,
-                            std::span<const TextAnswer> answers, const AnswerTexts& texts,
-                            std::span<const char* const> free) {
+Difference difference_from(openai::Request request, const ServedAnswer& served,
+                           std::span<const TextAnswer> answers, const AnswerTexts& texts,
+                           std::span<const char* const> free) {
   const Receipt& first = served.receipts.front();
   request.receipt = true;
   request.make_receipt = [&](const TextAnswer&, size_t i) { return to_json(served.receipts[i]); };
@@ -349,9 +367,9 @@ std::string difference_from(openai::Request request, const ServedAnswer& served,
   // As a reader sees it.
   body = json::parse(json::dump(body), "the answer");
   const std::string found = first_difference(body, served.body, "");
-  return found.empty() || first_difference(with_short_numbers(body), served.body, "").empty()
-             ? std::string()
-             : found;
+  const bool is_same =
+      found.empty() || first_difference(with_short_numbers(body), served.body, "").empty();
+  return {is_same ? std::string() : found, common_values(body, served.body)};
 }
 
 }  // namespace
@@ -369,18 +387,14 @@ std::string body_difference(const ServedAnswer& served, std::span<const TextAnsw
   // How much of a prompt was cached, and of what a request that is not known predicted came true.
   constexpr const char* kFree[] = {"prompt_tokens_details", "completion_tokens_details"};
   const std::span free(kFree, asked ? 1 : 2);
-  // The request that was made differs deeper than those that show an answer otherwise.
-  const auto depth = [](std::string_view difference) {
-    return std::ranges::count_if(difference.substr(0, difference.find(": ")),
-                                 [](char one) { return one == '.' || one == '['; });
-  };
-  std::string deepest;
+  // The request that was made has more in common with the answer than those that show it otherwise.
+  Difference nearest{{}, -1};
   for (const openai::Request& request : requests) {
-    const std::string difference = difference_from(request, served, answers, texts, free);
-    if (difference.empty()) return {};
-    if (deepest.empty() || depth(difference) > depth(deepest)) deepest = difference;
+    Difference difference = difference_from(request, served, answers, texts, free);
+    if (difference.where.empty()) return {};
+    if (difference.in_common > nearest.in_common) nearest = std::move(difference);
   }
-  return "the body differs from its receipts: " + deepest;
+  return "the body differs from its receipts: " + nearest.where;
 }
 
 }  // namespace invar

@@ -29,6 +29,11 @@ void open_base(const std::string& path, ModelConfig& model, LoraOptions& lora) {
   options.weights = base_weights(model);
   auto tensors = open_weights(options, model);
   check_tensors(spec_of_stored(model.spec, *tensors), *tensors);
+  if (!model.quantization.is_null() && product_type(model.spec, *tensors) != DType::bf16)
+    fail_usage(
+        "{}: expected bf16 beside the quantised matrices of a model beside which an adapter is "
+        "trained, found f16 or f32",
+        path);
   model.spec.mtp_layers = 0;
   lora.base = std::move(tensors);
 }

@@ -183,6 +183,12 @@ class ReceiptsTest(unittest.TestCase):
         status, said = self.verify(answer)
         self.assertEqual(status, 1)
         self.assertIn("choices[0].message.tool_calls[0].function.arguments: expected", said)
+        # So is another count, in an answer with calls and in one that could have shown its prompt.
+        for answer in (self.answer("/v1/chat/completions", **request), self.answer("/v1/completions", **dict(BODY, receipt=True))):
+            answer["usage"]["completion_tokens"] += 1
+            status, said = self.verify(answer)
+            self.assertEqual(status, 1)
+            self.assertIn("usage.completion_tokens: expected", said)
 
     def test_every_member_of_a_body_is_bound(self):
         request = dict(BODY, prompt="Two choices.", n=2, max_tokens=70, logprobs=1, prompt_logprobs=1, receipt=True)
