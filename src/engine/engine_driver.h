@@ -1,6 +1,6 @@
-// Whose turn it is at an engine that several threads use: one thread at a time computes its next
-// step, or does something else between two. Callers of the library take turns, as decision 10 has
-// it; the rollouts of RL are alone.
+// Turns at an engine that several threads use: one thread at a time computes its next step, or does
+// something else between two. Callers of the library take turns, as decision 10 has it; the
+// rollouts of RL are alone.
 #pragma once
 
 #include <condition_variable>
@@ -11,8 +11,8 @@
 
 namespace invar {
 
-// A lock that is given in the order in which it was asked for, so that who steps in a loop does not
-// keep others out.
+// A lock that is given in the order in which it was asked for, so that a thread that steps in a
+// loop does not keep others out.
 class FairMutex {
  public:
   void lock();

@@ -63,7 +63,8 @@ const json::Value* only_option(const json::Value& schema) {
     const json::Value* options = schema.find(word);
     if (!options || !options->is_array()) continue;
     for (const json::Value& option : options->as_array()) {
-      if (is_of(&option, "null")) continue;
+      const json::Value* type = option.find("type");
+      if (type && *type == json::Value("null")) continue;
       if (only) return nullptr;
       only = &option;
     }

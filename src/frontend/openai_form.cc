@@ -119,17 +119,19 @@ void FormReader::read_form(Request& request) {
   std::string of_text;
   if (const json::Value* v = form_in("response_format", must_call ? of_text : field))
     within("response_format", [&] { read_response_format(*v, must_call ? unused : what); });
-  within(field, [&] { check_form(what); });
+  const auto check = [&] { within(field, [&] { check_form(what); }); };
+  check();
   if (const json::Value* schema = schema_beside_calls(request, what)) {
     const json::Value answer = *schema;
     what = {};
     hold_calls(request, answer);
+    check();
   } else if (what.is_null()) {
     hold_calls(request);
     field = "tools";
+    check();
   }
   if (what.is_null()) return;
-  within(field, [&] { check_form(what); });  // calls with what stands beside them
   if (context_.tokenizer) context_.tokenizer->expect_text();
   request.grammar = what;
   request.base.structured_output = json::dump(what);

@@ -1,6 +1,7 @@
 // The parameters of a call that stand one after another between tags.
 #include <algorithm>
 #include <set>
+#include <vector>
 
 #include "base/error.h"
 #include "frontend/argument_reader.h"
@@ -40,42 +41,44 @@ struct Kinds {
   bool text = false, null = false;
 };
 
-// `seen`: the schemas that were looked at, which references may lead to many times.
-Kinds kinds_of(const json::Value* schema, const json::Value& root,
-               std::set<const json::Value*>& seen) {
+// Schemas that one leads to are looked at once each, and so many of them: references may go round,
+// and a request may have thousands.
+Kinds kinds_of(const json::Value& schema, const json::Value& root) {
+  constexpr size_t kMostSchemas = 256;
   Kinds kinds;
-  if (!schema || !seen.insert(schema).second) return kinds;
-  const auto add = [&](const Kinds& more) {
-    kinds.text |= more.text;
-    kinds.null |= more.null;
-  };
-  const auto each = [&](const char* name, auto take) {
-    const json::Value* all = schema->find(name);
-    for (const json::Value& one : all && all->is_array() ? all->as_array() : json::Array())
-      take(one);
+  std::vector<const json::Value*> all{&schema};
+  const auto meet = [&](const json::Value* one) {
+    if (one && all.size() < kMostSchemas && std::ranges::find(all, one) == all.end())
+      all.push_back(one);
   };
   const auto name_type = [&](const json::Value& type) {
-    add({.text = type == json::Value("string"), .null = type == json::Value("null")});
+    kinds.text |= type == json::Value("string");
+    kinds.null |= type == json::Value("null");
   };
   const auto name_value = [&](const json::Value& value) {
-    add({.text = value.is_string(), .null = value.is_null()});
+    kinds.text |= value.is_string();
+    kinds.null |= value.is_null();
   };
-  if (const json::Value* type = schema->find("type")) {
-    name_type(*type);
-    each("type", name_type);
-    return kinds;
+  for (size_t i = 0; i < all.size(); ++i) {
+    const json::Value& one = *all[i];
+    const auto each = [&](const char* name, auto take) {
+      const json::Value* list = one.find(name);
+      if (!list || !list->is_array()) return;
+      for (const json::Value& value : list->as_array()) take(value);
+    };
+    if (const json::Value* type = one.find("type")) {
+      name_type(*type);
+      each("type", name_type);
+      continue;
+    }
+    if (const json::Value* value = one.find("const")) name_value(*value);
+    each("enum", name_value);
+    for (const char* name : {"anyOf", "oneOf", "allOf"})
+      each(name, [&](const json::Value& option) { meet(&option); });
+    if (const json::Value* ref = one.find("$ref"); ref && ref->is_string())
+      meet(referred(root, ref->as_string()));
   }
-  if (const json::Value* value = schema->find("const")) name_value(*value);
-  each("enum", name_value);
-  for (const char* name : {"anyOf", "oneOf", "allOf"})
-    each(name, [&](const json::Value& one) { add(kinds_of(&one, root, seen)); });
-  if (const json::Value* ref = schema->find("$ref"); ref && ref->is_string())
-    add(kinds_of(referred(root, ref->as_string()), root, seen));
   return kinds;
-}
-Kinds kinds_of(const json::Value& schema, const json::Value& root) {
-  std::set<const json::Value*> seen;
-  return kinds_of(&schema, root, seen);
 }
 
 Kinds kinds_of_parameter(const json::Value& tools, std::string_view function,

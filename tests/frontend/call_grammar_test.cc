@@ -7,15 +7,12 @@
 #include "base/error.h"
 #include "frontend/call_reader.h"
 #include "frontend/constraint_compiler.h"
-#include "tokenizer/make_tokenizer.h"
+#include "held_calls.h"
 
 namespace invar {
 namespace {
 
-const Tokenizer& tokenizer() {
-  static const Tokenizer kTokenizer = Tokenizer::from_texts(make_tokenizer(400, 1).texts, "made");
-  return kTokenizer;
-}
+using namespace testing_frontend;
 
 json::Value tools(bool are_strict) {
   json::Value all = json::parse(R"([{"type": "function", "function": {"name": "plan",
@@ -29,20 +26,8 @@ json::Value tools(bool are_strict) {
 }
 
 std::shared_ptr<Constraint> constraint(const json::Value& form) {
-  ConstraintCompiler compiler(tokenizer());
+  ConstraintCompiler compiler(made_tokenizer());
   return compiler.compile(form);
-}
-
-bool matches(Constraint& held, std::string_view text) {
-  Constraint::State state = held.start();
-  for (const char c : text) {
-    int32_t token = 0;
-    while (tokenizer().is_special(token) || tokenizer().token_bytes(token) != std::string(1, c))
-      ++token;
-    state = held.next(state, token);
-    if (state.is_dead()) return false;
-  }
-  return state.accepts;
 }
 
 // The parameters of a call as a format writes them: names, and values as JSON.
@@ -271,11 +256,11 @@ TEST(CallGrammar, WhatIsDrawnFollowsTheSchema) {
       while (!state.accepts && text.size() < 4000) {
         std::vector<int32_t> may;
         const auto mask = held->allowed(state);
-        for (int32_t token = 0; token < tokenizer().vocab_size(); ++token)
+        for (int32_t token = 0; token < made_tokenizer().vocab_size(); ++token)
           if (mask[static_cast<size_t>(token) / 64] >> (token % 64) & 1) may.push_back(token);
         ASSERT_FALSE(may.empty()) << text;
         const int32_t token = may[random() % may.size()];
-        text += tokenizer().token_bytes(token);
+        text += made_tokenizer().token_bytes(token);
         state = held->next(state, token);
       }
       ASSERT_TRUE(state.accepts) << text;

@@ -9,15 +9,12 @@
 #include "frontend/call_reader.h"
 #include "frontend/constraint_compiler.h"
 #include "frontend/custom_tools.h"
-#include "tokenizer/make_tokenizer.h"
+#include "held_calls.h"
 
 namespace invar {
 namespace {
 
-const Tokenizer& tokenizer() {
-  static const Tokenizer kTokenizer = Tokenizer::from_texts(make_tokenizer(400, 1).texts, "made");
-  return kTokenizer;
-}
+using namespace testing_frontend;
 
 json::Value tools_of(const json::Value& text) {
   const json::Value function =
@@ -39,23 +36,11 @@ json::Value tools_of_lark(const std::string& grammar) {
 }
 
 std::shared_ptr<Constraint> held_to(const json::Value& tools, ToolFormat format) {
-  ConstraintCompiler compiler(tokenizer());
+  ConstraintCompiler compiler(made_tokenizer());
   return compiler.compile(grammar_of_calls(tools, format, false));
 }
 
-bool matches(Constraint& held, std::string_view text) {
-  Constraint::State state = held.start();
-  for (const char c : text) {
-    int32_t token = 0;
-    while (tokenizer().is_special(token) || tokenizer().token_bytes(token) != std::string(1, c))
-      ++token;
-    state = held.next(state, token);
-    if (state.is_dead()) return false;
-  }
-  return state.accepts;
-}
-
-// What a call is written with around its only text.
+// The marks of a call around its only text.
 struct Format {
   ToolFormat format;
   std::string open, close;
@@ -103,7 +88,7 @@ std::string arguments_of(const Format& format, const json::Value& tools, const s
 std::string arguments_in(const Format& format, const json::Value& tools, const std::string& text) {
   return arguments_of(format, tools, format.open + text + format.close);
 }
-// Of a call that ends in its midst.
+// The same of a call that ends in its midst.
 std::string cut_arguments(const Format& format, const json::Value& tools, const std::string& text,
                           const std::string& behind = "") {
   return arguments_of(format, tools, format.open + text + behind, behind);
@@ -146,7 +131,7 @@ TEST(CallTexts, AGrammarWhoseTerminalsSpellTheClosingTagIsRefused) {
   }
 }
 
-// What Codex sends is held to in each of the formats.
+// Codex's grammar is held to in each of the formats.
 TEST(CallTexts, ThePatchOfCodexIsHeldTo) {
   const std::string patch =
       "*** Begin Patch\n*** Update File: a.py\n@@ def f():\n-x = \"</\"\n+x = 2\n*** End Patch";
@@ -241,7 +226,21 @@ TEST(CallTexts, ALongChainOfRulesCostsItsLength) {
     held_to(tools_of_lark(chain), ToolFormat::glm45);
   } catch (const UsageError&) {  // its depth may be refused
   }
-  EXPECT_LT(std::clock() - start, CLOCKS_PER_SEC);
+  EXPECT_LT(std::clock() - start, CLOCKS_PER_SEC / 4);  // it was 1.6 s
+}
+
+// As far as it is followed, a chain of references costs no memory of the stack.
+TEST(CallTexts, ALongChainOfReferencesIsFollowedSoFar) {
+  std::string text = "{";
+  for (int i = 0; i < 50'000; ++i)
+    text += fmt::format("\"d{}\": {{\"$ref\": \"#/$defs/d{}\"}}, ", i, i + 1);
+  text += R"("d50000": {"type": "string"}})";
+  const json::Value tools = json::parse(
+      R"([{"type": "function", "function": {"name": "f", "parameters": {"type": "object", )"
+      R"("properties": {"input": {"$ref": "#/$defs/d0"}}, "$defs": )" +
+          text + "}}}]",
+      "test");
+  EXPECT_EQ(arguments_in(kGlm, tools, "12"), R"({"input": 12})");  // that it is a text is not seen
 }
 
 // Schemas that lead to each other many times over are looked at once.
@@ -258,7 +257,7 @@ TEST(CallTexts, AReferenceToItselfIsFollowedOnce) {
   EXPECT_LT(std::clock() - start, CLOCKS_PER_SEC);
 }
 
-// What MiniMax M3 writes of what may be null, of a choice of one thing, and of what is cut off.
+// MiniMax M3's values: one that may be null, a choice of one thing, and one that is cut off.
 TEST(CallTexts, NestedTagsAreWhatTheirSchemasSay) {
   const json::Value tools = json::parse(
       R"([{"type": "function", "function": {"name": "f", "parameters": {"type": "object",

@@ -72,7 +72,7 @@ def try_sources(system, source, docs, card):
     run = lambda command: system.run(f"cd {HERE} && {command}")
     run("apt-get update -qq && apt-get install -y -qq --no-install-recommends ca-certificates python3-pip")
     run(fence(source / "README.md", "scripts/setup release"))
-    system.expect("cmake --install", system.run(f"cd / && /root/.local/bin/invar {STORY}"), card)
+    system.expect("cmake --install", system.run(f"cd / && ~/.local/bin/invar {STORY}"), card)
     wheel = next(line for line in fence(docs / "installation.md", "pip wheel .").splitlines() if line.startswith("pip")).split("#")[0]
     run(f"{wheel} --no-deps && pip install -q --break-system-packages --no-deps invar-*.whl")
     system.expect("pip wheel", system.run(f'cd / && python3 -c "{PYTHON}"'), card)

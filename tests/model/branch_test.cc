@@ -1,27 +1,21 @@
-// What a second stream does beside the first one: whatever order a device draws from those that the
-// streams' events allow, a step's logits have the bits of the host.
+// A second stream beside the first one: whatever order a device draws from those that the streams'
+// events allow, a step's logits have the bits of the host.
 #include <gtest/gtest.h>
 
 #include "kernels/select.h"
+#include "small_spec.h"
 #include "step_case.h"
 #include "support/deferred_device.h"
 
 namespace invar {
 namespace {
 
+using testing_model::small_spec;
 using testing_model::StepCase;
 
 // Layers whose gates and shared experts go beside the rest.
 DecoderSpec forking_spec() {
-  DecoderSpec spec{.family = "llama",
-                   .hidden = 64,
-                   .layers = 3,
-                   .heads = 4,
-                   .kv_heads = 2,
-                   .head_dim = 16,
-                   .vocab = 70,
-                   .max_positions = 256,
-                   .norm_eps = 1e-5f};
+  DecoderSpec spec = small_spec(64, 3);
   const RecurrentSpec mixer{
       .key_heads = 2, .heads = 4, .key_size = 24, .value_size = 32, .taps = 4};
   const ExpertsSpec experts{

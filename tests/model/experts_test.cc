@@ -6,6 +6,7 @@
 
 #include "base/error.h"
 #include "decoder_runs.h"
+#include "small_spec.h"
 
 namespace invar {
 namespace {
@@ -13,15 +14,7 @@ namespace {
 using namespace testing_model;
 
 DecoderSpec expert_spec() {
-  DecoderSpec spec{.family = "llama",
-                   .hidden = 48,
-                   .layers = 4,
-                   .heads = 4,
-                   .kv_heads = 2,
-                   .head_dim = 16,
-                   .vocab = 70,
-                   .max_positions = 256,
-                   .norm_eps = 1e-5f};
+  DecoderSpec spec = small_spec(48, 4);
   const auto layer = [](const ExpertsSpec& experts) {
     return LayerSpec{.parts = {AttentionSpec{}, experts}};
   };

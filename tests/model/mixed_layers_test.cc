@@ -6,6 +6,7 @@
 #include "base/error.h"
 #include "decoder_runs.h"
 #include "model/tape.h"
+#include "small_spec.h"
 
 namespace invar {
 namespace {
@@ -13,17 +14,8 @@ namespace {
 using namespace testing_model;
 
 DecoderSpec mixed_spec() {
-  DecoderSpec spec{.family = "llama",
-                   .hidden = 40,
-                   .layers = 4,
-                   .heads = 4,
-                   .kv_heads = 2,
-                   .head_dim = 16,
-                   .vocab = 70,
-                   .max_positions = 256,
-                   .norm_eps = 1e-5f,
-                   .qkv_bias = true,
-                   .qk_norm = true};
+  DecoderSpec spec = small_spec(40, 4);
+  spec.qkv_bias = spec.qk_norm = true;
   const auto rope = [](double theta) { return RopeSpec{.theta = theta}; };
   spec.layer_specs = {
       {.parts = {AttentionSpec{.window = 24, .rope = rope(1e4)}, DenseFfnSpec{.width = 128}}},

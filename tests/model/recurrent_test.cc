@@ -4,6 +4,7 @@
 
 #include "base/error.h"
 #include "cell_decoder.h"
+#include "small_spec.h"
 
 namespace invar {
 namespace {
@@ -31,15 +32,7 @@ const PartSpec kMixers[] = {
 
 // Two layers of a kind around one with attention.
 DecoderSpec hybrid_spec(const PartSpec& mixer = kMixers[0]) {
-  DecoderSpec spec{.family = "llama",
-                   .hidden = 64,
-                   .layers = 3,
-                   .heads = 4,
-                   .kv_heads = 2,
-                   .head_dim = 16,
-                   .vocab = 70,
-                   .max_positions = 256,
-                   .norm_eps = 1e-5f};
+  DecoderSpec spec = small_spec(64, 3);
   const DenseFfnSpec ffn{.width = 64};
   const LayerSpec recurrent{.parts = {mixer, ffn}};
   spec.layer_specs = {recurrent, {.parts = {AttentionSpec{}, ffn}}, recurrent};

@@ -27,7 +27,7 @@ struct Item {
   std::function<bool()> is_ready = [] { return true; };
 };
 
-// What a graph puts into its streams each time that it is launched.
+// A graph puts its items into their streams each time that it is launched.
 struct DeferredGraph final : Graph {
   std::vector<std::pair<DeferredStream*, std::function<Item()>>> items;
 };

@@ -331,5 +331,20 @@ TEST_F(LoraRuns, AreThoseOfTheTwinBesideQuantisedModels) {
   }
 }
 
+// Engines compute such a model in f32, the trainer in bf16.
+TEST_F(LoraRuns, RefuseIntegersBesideF16) {
+  ThreadPool pool(1);
+  const std::string model = *directory_ / "w8a8-f16", file = model + "/model.safetensors";
+  write_w8a8(*directory_ / "base/model", model, pool);
+  const Recipe recipe = read_recipe(write("f16.toml", replaced(kLora, "base/model", "w8a8-f16")));
+  EXPECT_NO_THROW(run_training(recipe, to<RunOptions>("beside-bf16")));
+  std::string bytes = read_file(file);
+  const size_t at = bytes.find("\"BF16\"", bytes.find("\"model.embed_tokens.weight\""));
+  ASSERT_NE(at, bytes.npos);
+  write_file(file, bytes.replace(at, 6, "\"F16\" "));
+  expect_message(error_of([&] { run_training(recipe, to<RunOptions>("beside-f16")); }),
+                 "expected bf16 beside the quantised matrices");
+}
+
 }  // namespace
 }  // namespace invar
