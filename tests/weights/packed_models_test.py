@@ -178,7 +178,10 @@ def write(folder, config, tensors):
     text = json.dumps(header).encode()
     (folder / "model.safetensors").write_bytes(struct.pack("<Q", len(text)) + text + b"".join(t[2] for t in tensors.values()))
     (folder / "config.json").write_text(json.dumps(config))
-    (folder / "tokenizer.json").write_text(json.dumps(BASE.tokenizer()))
+    text = json.dumps(BASE.tokenizer())
+    for i, special in enumerate(("endoftext", "im_start", "im_end")):  # that training needs
+        text = text.replace(f"<|{i}|>", f"<|{special}|>")
+    (folder / "tokenizer.json").write_text(text)
     return folder
 
 
@@ -186,6 +189,26 @@ def answer(model, *flags):
     done = subprocess.run([INVAR, "generate", str(model), "--max-model-len", "128", "--max-tokens", "4", "--ignore-eos", "-p",
                            "The order of every sum is fixed once.", "--json", *flags], capture_output=True, text=True, timeout=120)
     return json.loads(done.stdout)["logits_hash"] if done.returncode == 0 else done.stderr.strip()
+
+
+RECIPE = """
+name = "adapter"
+model = "MODEL"
+corpus = {kinds = ["arithmetic"]}
+lora = {rank = 4, target_modules = "all-linear"}
+training = {context = 64, rows = 2, groups = 2, batch_rows = 1}
+optimizer = {steps = 2, warmup = 1, rate = 1e-2}
+evaluation = {documents = 2, every = 9}
+"""
+
+
+def adapter(model):
+    """Of one trained beside it: the digest of its numbers."""
+    recipe = model.parent / f"{model.name}.toml"
+    recipe.write_text(RECIPE.replace("MODEL", str(model)))
+    done = subprocess.run([INVAR, "train", str(recipe), "--output", str(model.parent / f"{model.name}-run"), "--threads", "1", "--json"],
+                          capture_output=True, text=True, timeout=120)
+    return json.loads(done.stdout)["weights"] if done.returncode == 0 else done.stderr.strip()
 
 
 def model_of(name, rng, base):
@@ -321,7 +344,7 @@ def experts_faults(name):
 def main():
     if "--device" in sys.argv:
         sys.exit(device_faults(sys.argv[sys.argv.index("--device") + 1], list(FORMATS) if "--full" in sys.argv else QUICK) > 0)
-    faults, hashes = 0, set()
+    faults, hashes, adapters = 0, set(), set()
     config = BASE.config()
     names = list(FORMATS) if "--full" in sys.argv else QUICK
     for name in names:
@@ -338,6 +361,11 @@ def main():
             faults += not good
             faults += size_faults(name, quantised, folder / "twin", BASE)
             hashes.add(expected)
+            beside = adapter(quantised)
+            adapters.add(beside)
+            if beside != adapter(folder / "twin") or len(beside) != 64:
+                faults += 1
+                print(f"{name:24} an adapter beside it DIFFERS\n  {beside}")
             print(f"{name:24} {found[:16]} equal" if good else f"{name:24} DIFFERS\n  {expected}\n  {found}\n  {again}", flush=True)
             if "F8_E4M3" in [kind for kind, _, _ in stored.values()]:
                 faults += fp8_faults(name, quantised, found)
@@ -354,7 +382,7 @@ def main():
                 faults += "matrices are f8_e4m3" not in refused
                 print(f"{name:24} --weights fp8: {refused}")
     faults += sum(experts_faults(name) for name in ("ct-w4a16", "gptq-v1", "awq"))
-    faults += (len(hashes) != len(names)) + broken_faults(config)
+    faults += (len(hashes) != len(names)) + (len(adapters) != len(names)) + broken_faults(config)
     print(f"{len(names)} formats, {faults} faults")
     sys.exit(faults > 0)
 
